@@ -1,0 +1,3 @@
+"""The version: read by the build, by `kunren.__version__` and by `kunren --version`."""
+
+__version__ = "0.1.0"

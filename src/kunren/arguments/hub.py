@@ -1,0 +1,33 @@
+"""Publishing the model on the Hugging Face Hub."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from kunren.arguments.checks import enum_member
+from kunren.arguments.group import ArgumentGroup, explained
+from kunren.base.types import HubStrategy
+
+HUB_TOKEN_MASK = "<HUB_TOKEN>"  # what stands in for a token wherever arguments are shown
+
+
+@dataclass
+class Hub(ArgumentGroup):
+    push_to_hub: bool = explained(False, "Push the model to the Hub at every save.")
+    # Not in the repr: that of a dataclass subclass would show it in logs.
+    hub_token: str | None = dataclasses.field(
+        default=None, repr=False, metadata={"help": "The token for the Hub; None takes that of the log-in."}
+    )
+    hub_private_repo: bool | None = explained(None, "Make the repository private; None takes the account's default.")
+    hub_model_id: str | None = explained(None, "The repository, as 'user/name'; named after output_dir if not given.")
+    hub_strategy: HubStrategy | str = explained(
+        "every_save", "What to push when: 'end', 'every_save', 'checkpoint' or 'all_checkpoints'."
+    )
+    hub_always_push: bool = explained(False, "Push even while the push before is still running.")
+    hub_revision: str | None = explained(None, "The branch, tag or commit to push to.")
+
+    def normalise(self) -> None:
+        self.hub_strategy = enum_member(HubStrategy, "hub_strategy", self.hub_strategy)
+        # Arguments rebuilt from a saved dict carry the mask, which is no token.
+        self.hub_token = None if self.hub_token == HUB_TOKEN_MASK else self.hub_token

@@ -1,0 +1,70 @@
+"""What is reported while training runs, how often, and to whom."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Literal
+
+from kunren.arguments.checks import enum_member, interval, one_of, whole_steps
+from kunren.arguments.group import ArgumentGroup, explained
+from kunren.base.types import IntervalStrategy
+
+LOG_LEVELS = {
+    "detail": logging.DEBUG,
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+    "critical": logging.CRITICAL,
+}
+_LOG_LEVEL_CHOICES = (*LOG_LEVELS, "passive")
+_TOKEN_COUNTS = ("no", "all", "non_padding")
+
+
+@dataclass
+class LoggingAndTracking(ArgumentGroup):
+    logging_strategy: IntervalStrategy | str = explained("steps", "When to log: 'no', 'steps' or 'epoch'.")
+    logging_steps: float = explained(500, "Log every that many steps; below 1 a share of the run.")
+    logging_first_step: bool = explained(False, "Log the first step too.")
+    log_on_each_node: bool = explained(True, "Let one process of each machine log, not one of all.")
+    logging_nan_inf_filter: bool = explained(
+        False, "Replace losses that are nan or inf by the mean of the others in the log. transformers does so unasked."
+    )
+    include_num_input_tokens_seen: str | bool = explained(
+        "no", "Count the tokens that went in: 'all', 'non_padding' or 'no'; True is 'all'."
+    )
+    log_level: str = explained(
+        "passive", "Level of the main process's loggers; 'passive' leaves it.", _LOG_LEVEL_CHOICES
+    )
+    log_level_replica: str = explained("warning", "Level of the other processes' loggers.", _LOG_LEVEL_CHOICES)
+    disable_tqdm: bool | None = explained(None, "Print plain lines where there would be a progress bar.")
+    report_to: None | str | list[str] = explained(
+        "none", "Trackers to report to: a name, a list of names, 'all' that are installed, or 'none'."
+    )
+    run_name: str | None = explained(None, "The name of this run in the trackers.")
+    project: str = explained("huggingface", "The project of this run, in trackers that have projects.")
+    trackio_space_id: str | None = explained(None, "Trackio: the Space that shows the run.")
+    trackio_bucket_id: str | None = explained(None, "Trackio: the bucket that keeps the run.")
+    trackio_static_space_id: str | None | Literal[False] = explained(
+        None, "Trackio: the static Space to publish to after training; False for none."
+    )
+
+    def normalise(self) -> None:
+        self.logging_strategy = enum_member(IntervalStrategy, "logging_strategy", self.logging_strategy)
+        self.logging_steps = whole_steps(self.logging_steps)
+        counted = str(self.include_num_input_tokens_seen).lower()
+        self.include_num_input_tokens_seen = {"true": "all", "false": "no", "none": "no"}.get(counted, counted)
+        self.log_level = str(self.log_level).lower()
+        self.log_level_replica = str(self.log_level_replica).lower()
+        self.disable_tqdm = bool(self.disable_tqdm)
+        given = [self.report_to] if self.report_to is None or isinstance(self.report_to, str) else self.report_to
+        trackers = [name for name in given if name not in (None, "", "none")]
+        self.report_to = list(dict.fromkeys(str(name) for name in trackers))
+
+    def check(self) -> None:
+        if self.logging_strategy == IntervalStrategy.STEPS:
+            interval(self, "logging_steps", "logging_strategy")
+        one_of(self, "include_num_input_tokens_seen", _TOKEN_COUNTS)
+        one_of(self, "log_level", _LOG_LEVEL_CHOICES)
+        one_of(self, "log_level_replica", _LOG_LEVEL_CHOICES)

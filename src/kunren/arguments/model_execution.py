@@ -1,0 +1,56 @@
+"""How the model runs: what is kept for the backward pass, what is compiled, which kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from kunren.arguments.checks import at_least, from_json
+from kunren.arguments.group import ArgumentGroup, explained
+
+# Two names of one thing, for good: both are fields of transformers, and both are read by libraries.
+TWINS = {
+    "activation_checkpointing": "gradient_checkpointing",
+    "gradient_checkpointing": "activation_checkpointing",
+    "activation_checkpointing_kwargs": "gradient_checkpointing_kwargs",
+    "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
+}
+
+
+@dataclass
+class ModelExecution(ArgumentGroup):
+    activation_checkpointing: bool | None = explained(
+        None, "Recompute activations in the backward pass: less memory, more time."
+    )
+    activation_checkpointing_kwargs: dict[str, Any] | str | None = explained(
+        None, "What torch.utils.checkpoint takes, such as use_reentrant, as a dict or JSON text."
+    )
+    gradient_checkpointing: bool | None = explained(None, "Another name of activation_checkpointing.")
+    gradient_checkpointing_kwargs: dict[str, Any] | str | None = explained(
+        None, "Another name of activation_checkpointing_kwargs."
+    )
+    torch_compile: bool = explained(False, "Compile the model with torch.compile.")
+    torch_compile_backend: str | None = explained(None, "torch.compile's backend; giving it switches compiling on.")
+    torch_compile_mode: str | None = explained(None, "torch.compile's mode; giving it switches compiling on.")
+    use_liger_kernel: bool = explained(False, "Use the kernels of the package liger-kernel.")
+    liger_kernel_config: dict[str, bool] | None = explained(None, "Which of Liger's kernels to use.")
+    use_cache: bool = explained(False, "Let the model keep its key-value cache while training.")
+    torch_empty_cache_steps: int | None = explained(None, "Free the device's cached memory every that many steps.")
+
+    def normalise(self) -> None:
+        recompute = self.activation_checkpointing
+        self.activation_checkpointing = bool(self.gradient_checkpointing if recompute is None else recompute)
+        kwargs = self.activation_checkpointing_kwargs
+        if kwargs is None:
+            kwargs = self.gradient_checkpointing_kwargs
+        self.activation_checkpointing_kwargs = from_json("activation_checkpointing_kwargs", kwargs)
+        self.gradient_checkpointing = self.activation_checkpointing
+        self.gradient_checkpointing_kwargs = self.activation_checkpointing_kwargs
+        self.liger_kernel_config = from_json("liger_kernel_config", self.liger_kernel_config)
+        if self.torch_compile_backend is not None or self.torch_compile_mode is not None:
+            self.torch_compile = True
+        if self.torch_compile and self.torch_compile_backend is None:
+            self.torch_compile_backend = "inductor"
+
+    def check(self) -> None:
+        at_least(self, "torch_empty_cache_steps", 1, "give a number of steps, or None to leave the cache alone.")

@@ -1,0 +1,24 @@
+"""Seeds, determinism, and looking for faults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kunren.arguments.checks import enum_member
+from kunren.arguments.group import ArgumentGroup, explained
+from kunren.base.types import DebugOption
+
+
+@dataclass
+class Reproducibility(ArgumentGroup):
+    full_determinism: bool = explained(False, "Refuse kernels that are not deterministic; slower.")
+    seed: int = explained(42, "Seed of weights, dropout and everything else that training draws.")
+    data_seed: int | None = explained(None, "Seed of the order of the data; `seed` if not given.")
+    debug: str | list[DebugOption] = explained(
+        "", "Switch on, separated by blanks: underflow_overflow (stop at the first overflow), tpu_metrics_debug."
+    )
+    skip_memory_metrics: bool = explained(True, "Do not report memory use, which costs time.")
+
+    def normalise(self) -> None:
+        options = self.debug.replace(",", " ").split() if isinstance(self.debug, str) else self.debug
+        self.debug = [enum_member(DebugOption, "debug", option) for option in options or []]

@@ -1,0 +1,40 @@
+"""When checkpoints are written, how many stay, and how a run goes on from one."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from kunren.arguments.checks import at_least, enum_member, interval, whole_steps
+from kunren.arguments.group import ArgumentGroup, explained
+from kunren.base.types import SaveStrategy
+
+
+@dataclass
+class Saving(ArgumentGroup):
+    save_only_model: bool = explained(False, "Save weights only: smaller, but such a checkpoint cannot be resumed.")
+    save_strategy: SaveStrategy | str = explained("steps", "When to save: 'no', 'steps', 'epoch' or 'best'.")
+    save_steps: float = explained(500, "Save every that many steps; below 1 a share of the run.")
+    save_on_each_node: bool = explained(False, "Save on every machine, not only on the first.")
+    save_total_limit: int | None = explained(None, "Keep that many checkpoints, the best one among them; None: all.")
+    enable_jit_checkpoint: bool = explained(False, "Save when the scheduler announces the end (SIGTERM).")
+    ignore_data_skip: bool = explained(False, "After a resume, start the data over instead of going on in it.")
+    restore_callback_states_from_checkpoint: bool = explained(
+        True, "After a resume, give callbacks the state they were saved with. transformers does so only when asked."
+    )
+    resume_from_checkpoint: str | None = explained(
+        None, "The checkpoint that train() resumes when it is given none: a path, or True for the newest."
+    )
+
+    def normalise(self) -> None:
+        self.save_strategy = enum_member(SaveStrategy, "save_strategy", self.save_strategy)
+        self.save_steps = whole_steps(self.save_steps)
+        checkpoint: Any = self.resume_from_checkpoint
+        if isinstance(checkpoint, os.PathLike):
+            self.resume_from_checkpoint = os.fspath(checkpoint)
+
+    def check(self) -> None:
+        if self.save_strategy == SaveStrategy.STEPS:
+            interval(self, "save_steps", "save_strategy")
+        at_least(self, "save_total_limit", 1, "give the number of checkpoints to keep, or None to keep all.")

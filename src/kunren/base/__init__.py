@@ -1,0 +1,1 @@
+"""Foundations: value types, run state, random numbers, nested tensors. Imports nothing else of kunren."""

@@ -1,0 +1,117 @@
+"""Random numbers: seeding, taking and restoring every generator's state, and data randomness by position.
+
+Data loading draws from numbers seeded by (data seed, epoch, batch), never from the stream that dropout uses. So a
+resumed run draws what the undisturbed one drew, whatever was prefetched and by however many workers.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+import numpy
+import torch
+
+_MASK = (1 << 64) - 1
+
+
+def set_seed(seed: int, deterministic: bool = False) -> None:
+    """Seed python, numpy and torch (all devices); `deterministic` also asks torch for deterministic kernels."""
+    random.seed(seed)
+    numpy.random.seed(seed % (1 << 32))
+    torch.manual_seed(seed)
+    if deterministic:
+        torch.use_deterministic_algorithms(True)
+
+
+def enable_full_determinism(seed: int, warn_only: bool = False) -> None:
+    """Seed everything and make torch refuse (or, with `warn_only`, report) kernels that are not deterministic."""
+    set_seed(seed)
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    torch.use_deterministic_algorithms(True, warn_only=warn_only)
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.benchmark = False
+
+
+def mix(*numbers: int) -> int:
+    """A 63-bit seed from several numbers; near inputs give unrelated outputs (splitmix64 finaliser)."""
+    state = 0x9E3779B97F4A7C15
+    for number in numbers:
+        state = (state ^ (number & _MASK)) * 0xBF58476D1CE4E5B9 & _MASK
+        state ^= state >> 27
+        state = state * 0x94D049BB133111EB & _MASK
+        state ^= state >> 31
+    return state >> 1
+
+
+def capture() -> dict[str, Any]:
+    """The state of every generator of this process, in the layout of transformers' `rng_state.pth`."""
+    states: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": numpy.random.get_state(),
+        "cpu": torch.random.get_rng_state(),
+    }
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        states["cuda"] = torch.cuda.random.get_rng_state_all()
+    return states
+
+
+def restore(states: dict[str, Any]) -> None:
+    """Put back what `capture` took; device states that this machine has no device for are left out."""
+    version, internal, gauss = states["python"]
+    random.setstate((version, tuple(internal), gauss))
+    numpy.random.set_state(states["numpy"])
+    torch.random.set_rng_state(states["cpu"])
+    cuda_states = states.get("cuda")
+    if cuda_states is not None and torch.cuda.is_available():
+        if isinstance(cuda_states, torch.Tensor):
+            torch.cuda.random.set_rng_state(cuda_states)
+        else:
+            torch.cuda.random.set_rng_state_all(cuda_states[: torch.cuda.device_count()])
+
+
+@contextmanager
+def preserved() -> Iterator[None]:
+    """Leave every generator as it was: what runs inside may draw, nobody outside will notice."""
+    states = capture()
+    try:
+        yield
+    finally:
+        restore(states)
+
+
+def seed_for_data(seed: int) -> None:
+    """Seed the three generators that data code draws from. Cheaper than `set_seed`: no device is touched."""
+    random.seed(seed)
+    numpy.random.seed(seed & 0xFFFFFFFF)
+    torch.default_generator.manual_seed(seed)
+
+
+class DataRandomness:
+    """A context in which data code draws from numbers of its own; the caller seeds inside with `seed_for_data`.
+
+    numpy's state takes 50 µs to read and write, so its generator is exchanged for a private one instead (2 µs). The
+    rest costs about 12 µs: the price of an exact resume, paid once per optimizer step.
+    """
+
+    __slots__ = ("_numpy_mine", "_numpy_theirs", "_python", "_torch")
+
+    def __init__(self) -> None:
+        self._numpy_mine = numpy.random.MT19937()
+
+    def __enter__(self) -> None:
+        self._python = random.getstate()
+        self._torch = torch.default_generator.get_state()
+        self._numpy_theirs = numpy.random.get_bit_generator()
+        numpy.random.set_bit_generator(self._numpy_mine)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        random.setstate(self._python)
+        torch.default_generator.set_state(self._torch)
+        numpy.random.set_bit_generator(self._numpy_theirs)

@@ -1,0 +1,216 @@
+"""What a checkpoint consists of besides the weights: one function to save and one to load each part.
+
+The Trainer's `_save_*` and `_load_*` seams call these, so that overriding one seam replaces exactly one part. Every
+loader tells whether its file was there, reads tensors and plain values only, and leaves the live object untouched
+when the file is missing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy
+import torch
+from torch.optim import Optimizer
+
+from kunren.base.random_state import capture, restore
+from kunren.base.state import TrainerState
+from kunren.base.strict_json import read_json, write_json
+from kunren.checkpoint.layout import (
+    CURSOR_NAME,
+    OPTIMIZER_NAME,
+    OPTIMIZER_NAME_BIN,
+    SCALER_NAME,
+    SCHEDULER_NAME,
+    TRAINER_STATE_NAME,
+    TRAINING_ARGS_NAME,
+    rng_state_name,
+)
+from kunren.checkpoint.weight_files import load_plain
+from kunren.optim.parameter_groups import fit_state, split_state
+
+logger = logging.getLogger(__name__)
+
+
+class Stateful(Protocol):
+    """What schedulers, gradient scalers and the like have."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Part:
+    """One thing that survives a restart; both functions are given the checkpoint's folder."""
+
+    name: str
+    save: Callable[[Path], None]
+    load: Callable[[Path], None]
+
+
+def save_parts(parts: Iterable[Part], folder: Path) -> None:
+    """Save each part in turn; the type of an error is kept, and the part is named in it where Python can (3.11)."""
+    for part in parts:
+        _run(part.save, folder, f"while the part {part.name!r} of a checkpoint was saved")
+
+
+def load_parts(parts: Iterable[Part], folder: Path) -> None:
+    """Load each part in turn, with errors as `save_parts` has them."""
+    for part in parts:
+        _run(part.load, folder, f"while the part {part.name!r} of {folder} was loaded")
+
+
+def save_optimizer(optimizer: Optimizer, folder: Path, number_of_decay_parameters: int | None = None) -> None:
+    """Write `optimizer.pt`; a merged parameter group is written as the two that transformers has."""
+    state = optimizer.state_dict()
+    if number_of_decay_parameters is not None:
+        state = split_state(state, number_of_decay_parameters)
+    _write(plain(state, OPTIMIZER_NAME), folder / OPTIMIZER_NAME)
+
+
+def load_optimizer(optimizer: Optimizer, folder: Path, number_of_decay_parameters: int | None = None) -> bool:
+    """Read `optimizer.pt` (or `.bin`) into the optimizer, whether either has one group or the two of decay."""
+    path = next((folder / name for name in (OPTIMIZER_NAME, OPTIMIZER_NAME_BIN) if (folder / name).is_file()), None)
+    if path is None:
+        return False
+    fit_state(load_plain(path), optimizer, number_of_decay_parameters)
+    return True
+
+
+def save_scheduler(scheduler: Stateful, folder: Path) -> None:
+    _write(plain(scheduler.state_dict(), SCHEDULER_NAME), folder / SCHEDULER_NAME)
+
+
+def load_scheduler(scheduler: Stateful, folder: Path) -> bool:
+    return _load_state(scheduler, folder / SCHEDULER_NAME)
+
+
+def save_scaler(scaler: Stateful, folder: Path) -> None:
+    _write(plain(scaler.state_dict(), SCALER_NAME), folder / SCALER_NAME)
+
+
+def load_scaler(scaler: Stateful, folder: Path) -> bool:
+    return _load_state(scaler, folder / SCALER_NAME)
+
+
+def save_random_state(folder: Path, process_index: int = 0, world_size: int = 1) -> None:
+    """Write every generator of this process: `rng_state.pth`, or `rng_state_<rank>.pth` when there are several."""
+    _write(capture(), folder / rng_state_name(process_index, world_size))
+
+
+def load_random_state(folder: Path, process_index: int = 0, world_size: int = 1) -> bool:
+    """Put back this process's generators. A checkpoint of another number of processes has none for it: then False."""
+    path = folder / rng_state_name(process_index, world_size)
+    if not path.is_file() and world_size == 1:
+        path = folder / rng_state_name(0, world_size=2)
+    if not path.is_file():
+        logger.warning("%s has no %s: random numbers go on from the seed, not from where they were.", folder, path.name)
+        return False
+    with torch.serialization.safe_globals(_numpy_array_globals()):
+        restore(load_plain(path))
+    return True
+
+
+def save_trainer_state(state: TrainerState, folder: Path) -> None:
+    state.save_to_json(folder / TRAINER_STATE_NAME)
+
+
+def load_trainer_state(folder: Path) -> TrainerState:
+    return TrainerState.load_from_json(folder / TRAINER_STATE_NAME)
+
+
+def save_training_args(arguments: Mapping[str, Any], folder: Path) -> None:
+    """Write `training_args.bin` as a dict of plain values: unlike a pickled object it cannot run code when read."""
+    _write(plain(arguments, TRAINING_ARGS_NAME, unknown=repr), folder / TRAINING_ARGS_NAME)
+
+
+def load_training_args(folder: Path) -> dict[str, Any] | None:
+    """The arguments a checkpoint was made with; None when there are none, or pickled ones as transformers writes."""
+    path = folder / TRAINING_ARGS_NAME
+    if not path.is_file():
+        return None
+    try:
+        arguments = load_plain(path)
+    except ValueError:
+        return None
+    return arguments if isinstance(arguments, dict) else None
+
+
+def save_cursor(cursor: Mapping[str, Any], folder: Path) -> None:
+    """Write where the run stands in its data, as strict JSON."""
+    write_json(folder / CURSOR_NAME, cursor)
+
+
+def load_cursor(folder: Path) -> dict[str, Any] | None:
+    """What `save_cursor` wrote, or None for a checkpoint of transformers."""
+    path = folder / CURSOR_NAME
+    if not path.is_file():
+        return None
+    cursor: dict[str, Any] = read_json(path)
+    return cursor
+
+
+def plain(value: Any, where: str, unknown: Callable[[Any], Any] | None = None) -> Any:
+    """`value` in the types that `torch.load(weights_only=True)` reads: numpy numbers and enums become plain ones.
+
+    What has no plain form goes through `unknown`; without it, it is kept and reported: it would not be read back.
+    """
+    if (
+        value is None
+        or isinstance(value, (torch.Tensor, torch.dtype, torch.device))
+        or type(value) in (bool, int, float, complex, str, bytes)
+    ):
+        return value
+    if isinstance(value, Enum):
+        return plain(value.value, where, unknown)
+    if isinstance(value, numpy.generic):
+        return value.item()
+    if isinstance(value, numpy.ndarray):
+        return torch.from_numpy(value.copy()) if value.dtype != object else plain(value.tolist(), where, unknown)
+    if isinstance(value, Mapping):
+        items = {plain(key, where, unknown): plain(item, f"{where}: {key}", unknown) for key, item in value.items()}
+        return Counter(items) if isinstance(value, Counter) else items  # MultiStepLR counts its milestones
+    if isinstance(value, (list, tuple, set, frozenset)):
+        kind = next(kind for kind in (list, tuple, set, frozenset) if isinstance(value, kind))
+        return (set if kind is frozenset else kind)(plain(item, where, unknown) for item in value)
+    for base in (int, float, str):
+        if isinstance(value, base):
+            return base(value)
+    if unknown is not None:
+        return unknown(value)
+    logger.warning("%s is a %s, which cannot be read back without running code.", where, type(value).__qualname__)
+    return value
+
+
+def _run(action: Callable[[Path], None], folder: Path, note: str) -> None:
+    try:
+        action(folder)
+    except Exception as error:
+        if hasattr(error, "add_note"):
+            error.add_note(note)
+        raise
+
+
+def _write(value: Any, path: Path) -> None:
+    with path.open("wb") as file:  # torch's own writer hides why it failed; Python's says "No space left on device"
+        torch.save(value, file)
+
+
+def _load_state(target: Stateful, path: Path) -> bool:
+    if not path.is_file():
+        return False
+    target.load_state_dict(load_plain(path))
+    return True
+
+
+def _numpy_array_globals() -> list[Any]:
+    """What a pickled numpy array names: numpy's generator keeps its state in one."""
+    reconstruct = numpy.zeros(0).__reduce__()[0]
+    return [reconstruct, numpy.ndarray, numpy.dtype, type(numpy.dtype(numpy.uint32))]

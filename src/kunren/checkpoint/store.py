@@ -1,0 +1,265 @@
+"""Folders that appear whole or not at all: written under a hidden name, flushed, listed in a manifest, renamed.
+
+The manifest is the commit record. It is written last, so a folder that has one has everything that the one says, and a
+folder that was damaged afterwards can be told from it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import logging
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from kunren.base.strict_json import read_json, write_json
+
+try:
+    import fcntl
+except ImportError:  # Windows has no advisory locks: leftovers are told by their age there
+    fcntl = None  # type: ignore[assignment]
+
+logger = logging.getLogger(__name__)
+
+MANIFEST_NAME = "manifest.json"
+MANIFEST_FORMAT = 1
+
+# ".checkpoint-12.saving-5f0c9a1e": saving = being written, replaced = the one before under the same name, deleted = on
+# its way out. No reader looks at hidden folders.
+_HIDDEN = re.compile(r"^\.(?P<name>checkpoint-\d+)\.(?P<kind>saving|replaced|deleted)-[0-9a-f]{8}$")
+_UNLOCKABLE_IS_DEAD_AFTER_SECONDS = 24 * 3600
+_BLOCK_BYTES = 1 << 20
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_FULL_BELOW_BYTES = 1 << 16
+
+
+def publish(final: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a hidden sibling folder, make it durable, and give it the name `final` in one step.
+
+    A checkpoint that has the name already stays until the new one is whole. If `write` raises, nothing is left of the
+    attempt; an OSError says what could not be written and where.
+    """
+    temporary = _hidden_sibling(final, "saving")
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        temporary.mkdir()
+        with _locked(temporary):
+            write(temporary)
+            commit(temporary, final)
+    except BaseException as error:
+        told = _told_where(error, final)  # it looks at the free space, so before the removal
+        shutil.rmtree(temporary, ignore_errors=True)
+        if told is None:
+            raise
+        raise told from error
+
+
+def commit(temporary: Path, final: Path) -> None:
+    """Flush a finished folder, write its manifest and rename it; the one half of `publish` that one process does."""
+    files = {}
+    for path in _files_below(temporary):
+        files[path.relative_to(temporary).as_posix()] = {
+            "size": path.stat().st_size,
+            "sha256": _digest(path, flush=True),
+        }
+    manifest = temporary / MANIFEST_NAME
+    write_json(manifest, {"format": MANIFEST_FORMAT, "files": files})
+    _digest(manifest, flush=True)
+    for folder, _, _ in os.walk(temporary, topdown=False):
+        _flush_folder(Path(folder))
+    _rename_into_place(temporary, final)
+
+
+def verify(folder: Path, digests: bool) -> list[str]:
+    """What is wrong with a published folder, a sentence a file; `digests` also reads every byte.
+
+    Files that the manifest does not list are nobody's business here: a callback may have added them.
+    """
+    try:
+        files = _manifest_files(folder / MANIFEST_NAME)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return [f"{MANIFEST_NAME} cannot be read ({error})"]
+    found = []
+    for name, expected in sorted(files.items()):
+        path = folder / PurePosixPath(name)
+        try:
+            size = path.stat().st_size
+            if size != expected["size"]:
+                found.append(f"{name} has {size} bytes, and {expected['size']} were written")
+            elif digests and _digest(path) != expected["sha256"]:
+                found.append(f"{name} has changed since it was written (its sha256 differs)")
+        except FileNotFoundError:
+            found.append(f"{name} is missing")
+        except OSError as error:
+            found.append(f"{name} cannot be read ({error.strerror})")
+    return found
+
+
+def discard(folder: Path) -> None:
+    """Delete a checkpoint such that nobody ever sees half of it under its own name."""
+    doomed = _hidden_sibling(folder, "deleted")
+    os.rename(folder, doomed)
+    shutil.rmtree(doomed)
+
+
+def clean_leftovers(output_dir: Path) -> list[Path]:
+    """Remove what killed processes left behind, and return it; call it before looking for a checkpoint to resume.
+
+    A checkpoint whose replacement was cut off between the two renames gets its name back. What a living process is
+    writing stays, and so does everything that is not named the way this module names its folders.
+    """
+    try:
+        hidden = [(path, match) for path in sorted(output_dir.iterdir()) if (match := _HIDDEN.match(path.name))]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    alive = {match["name"] for path, match in hidden if match["kind"] == "saving" and _is_being_written(path)}
+    removed = []
+    for path, match in hidden:
+        if match["name"] in alive:
+            continue
+        final = output_dir / match["name"]
+        try:
+            if match["kind"] == "replaced" and not final.exists():
+                os.rename(path, final)
+                logger.warning("%s was put back: the save that was to replace it was cut off.", final)
+            else:
+                shutil.rmtree(path)
+                removed.append(path)
+        except OSError as error:
+            logger.warning("%s, left by a save that was cut off, cannot be removed: %s", path, error.strerror)
+    return removed
+
+
+def _hidden_sibling(final: Path, kind: str) -> Path:
+    return final.parent / f".{final.name}.{kind}-{secrets.token_hex(4)}"
+
+
+def _rename_into_place(temporary: Path, final: Path) -> None:
+    previous = None
+    if os.path.lexists(final):
+        previous = _hidden_sibling(final, "replaced")
+        os.rename(final, previous)
+    try:
+        os.rename(temporary, final)
+    except BaseException:
+        if previous is not None:
+            os.rename(previous, final)
+        raise
+    _flush_folder(final.parent)
+    if previous is not None:
+        shutil.rmtree(previous, ignore_errors=True)  # if it resists, the next start's `clean_leftovers` tries again
+
+
+def _manifest_files(manifest: Path) -> dict[str, dict[str, Any]]:
+    content = read_json(manifest)
+    if content["format"] > MANIFEST_FORMAT:
+        raise ValueError(
+            f"it has format {content['format']}, and this kunren reads up to {MANIFEST_FORMAT}: update kunren"
+        )
+    return {name: {"size": int(entry["size"]), "sha256": entry["sha256"]} for name, entry in content["files"].items()}
+
+
+def _files_below(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / MANIFEST_NAME)
+
+
+def _digest(path: Path, flush: bool = False) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb+" if flush and os.name == "nt" else "rb") as file:  # Windows flushes only what it may write
+        if flush:
+            os.fsync(file.fileno())
+        while block := file.read(_BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _flush_folder(folder: Path) -> None:
+    """Make the names in a folder durable; some network file systems and Windows cannot, and need not."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold an advisory lock on a folder: it goes with the process, however that ends, unlike a process id in a name."""
+    descriptor = _try_lock(folder)
+    try:
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _try_lock(folder: Path) -> int | None:
+    """The descriptor that holds the lock, or None where the file system has none; BlockingIOError when it is taken."""
+    if fcntl is None:
+        return None
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        if isinstance(error, BlockingIOError):
+            raise
+        return None
+    return descriptor
+
+
+def _is_being_written(folder: Path) -> bool:
+    try:
+        descriptor = _try_lock(folder)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    if descriptor is None:
+        return time.time() - folder.stat().st_mtime < _UNLOCKABLE_IS_DEAD_AFTER_SECONDS
+    os.close(descriptor)
+    return False
+
+
+def _told_where(error: BaseException, final: Path) -> OSError | None:
+    """What a full or read-only disk raises, in whatever library, as an OSError that says what and where; else None."""
+    number = _system_error_number(error)
+    if number is None and isinstance(error, RuntimeError) and _free_bytes(final.parent) < _FULL_BELOW_BYTES:
+        number = errno.ENOSPC  # torch's own file writer says only that the position is not what it should be
+    if number is None:
+        return None
+    reason = str(error) if isinstance(error, OSError) else os.strerror(number)
+    if number in _NO_SPACE:
+        reason = f"{os.strerror(number)}, {_free_bytes(final.parent) >> 20} MiB are free"
+    return OSError(number, f"{final.name} cannot be saved in {final.parent}: {reason}")
+
+
+def _system_error_number(error: BaseException) -> int | None:
+    """The errno of an exception; safetensors (Rust) gives it as text, torch hides a full disk behind its own error."""
+    if isinstance(error, OSError):
+        return error.errno
+    if text := re.search(r"\(os error (\d+)\)", str(error)):
+        return int(text[1])
+    hidden = error.__cause__ or error.__context__
+    if isinstance(hidden, OSError) and hidden.errno in _NO_SPACE:
+        return hidden.errno
+    return None
+
+
+def _free_bytes(folder: Path) -> int:
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return 0

@@ -1,0 +1,35 @@
+"""The `kunren` command: reads the command line and hands over; torch is loaded by the command that needs it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from kunren._version import __version__
+from kunren.cli import demo
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    top = argparse.ArgumentParser(prog="kunren", description="Train and fine-tune models with the Trainer API.")
+    top.add_argument("--version", action="version", version=f"kunren {__version__}")
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    demo.add_command(commands)
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit status is 0, or 2 where the command line or what it needs is at fault."""
+    options = parser().parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except demo.DemoError as error:
+        print(f"kunren: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130  # what a shell expects of a command that Ctrl-C ended
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""From a data set to the micro-batches of one optimizer step: loaders, order, columns, reading by position, windows."""

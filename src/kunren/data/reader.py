@@ -1,0 +1,158 @@
+"""Reading batches by position: batch b of epoch e is the same whenever, wherever and by whomever it is fetched.
+
+While data code runs, random numbers are seeded by (seed, epoch, batch) and the model's own are put back afterwards. A
+resumed run therefore starts at its batch without fetching the ones before, and gets what the undisturbed run got. For
+map-style data in this process the reader fetches and collates itself, which also costs less than a DataLoader iterator.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, final
+
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
+
+from kunren.base.random_state import DataRandomness, mix, seed_for_data
+from kunren.data.samplers import set_epoch
+
+
+def fetch(dataset: Any, indices: Sequence[Any], collate: Callable[[list[Any]], Any]) -> Any:
+    """Rows by index, batched; through `__getitems__` where the data set has it, as torch's own loader does."""
+    get_many = getattr(dataset, "__getitems__", None)
+    rows = get_many(indices) if get_many is not None else [dataset[index] for index in indices]
+    return collate(rows)
+
+
+@final
+class _BatchByPosition(Dataset[Any]):
+    """A data set of whole batches for worker processes: each seeds itself by the position it is asked for."""
+
+    def __init__(self, dataset: Any, collate: Callable[[list[Any]], Any], seed: int) -> None:
+        self.dataset, self.collate, self.seed = dataset, collate, seed
+
+    def __getitem__(self, position: tuple[int, int, Sequence[Any]]) -> Any:
+        epoch, batch, indices = position
+        seed_for_data(mix(self.seed, epoch, batch))
+        return fetch(self.dataset, indices, self.collate)
+
+
+@final
+class _Positions(Sampler[Any]):
+    """What worker processes are asked for; set anew for each epoch, so that persistent workers can stay."""
+
+    def __init__(self) -> None:
+        self.current: Iterator[tuple[int, int, Sequence[Any]]] = iter(())
+
+    def __iter__(self) -> Iterator[tuple[int, int, Sequence[Any]]]:
+        return self.current
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+@final
+class BatchReader:
+    """Iterates a loader's batches epoch by epoch, from any batch on."""
+
+    def __init__(self, loader: Any, seed: int) -> None:
+        self.loader = loader
+        self.seed = seed
+        self._randomness = DataRandomness()
+        self._positions = _Positions()
+        self._worker_loader: DataLoader[Any] | None = None
+        # A subclass with an iterator of its own, or no DataLoader at all, is iterated as it asks to be.
+        self._by_index = (
+            isinstance(loader, DataLoader)
+            and type(loader).__iter__ is DataLoader.__iter__
+            and not isinstance(loader.dataset, IterableDataset)
+            and loader.batch_sampler is not None
+        )
+
+    def read(self, epoch: int, start: int = 0) -> Iterator[Any]:
+        """The batches of `epoch` from batch `start` on. Map-style data is not fetched to be skipped."""
+        set_epoch(self.loader, epoch)
+        if start == 0:
+            # Every DataLoader iterator draws its workers' seed from the global stream. The reader needs no such seed,
+            # but the draw is part of the random numbers that dropout sees under transformers' Trainer.
+            torch.empty((), dtype=torch.int64).random_()
+        if not self._by_index:
+            return self._read_stream(epoch, start)
+        # A batch sampler of the user's may shuffle with the global generators: its order belongs to the epoch too.
+        with self._randomness:
+            seed_for_data(mix(self.seed, epoch))
+            batches = iter(self.loader.batch_sampler)
+            first = next(batches, None)
+        rest = itertools.chain([] if first is None else [first], batches)
+        positions = ((epoch, batch, indices) for batch, indices in enumerate(rest))
+        remaining = itertools.islice(positions, start, None)
+        if self.loader.num_workers > 0:
+            return self._read_by_workers(remaining)
+        return self._read_here(remaining)
+
+    def _read_here(self, positions: Iterator[tuple[int, int, Sequence[Any]]]) -> Iterator[Any]:
+        dataset, collate, seed, randomness = self.loader.dataset, self.loader.collate_fn, self.seed, self._randomness
+        pin = self.loader.pin_memory and torch.cuda.is_available()
+        while True:
+            with randomness:
+                position = next(positions, None)
+                if position is None:
+                    return
+                epoch, batch, indices = position
+                seed_for_data(mix(seed, epoch, batch))
+                data = fetch(dataset, indices, collate)
+            yield _pinned(data) if pin else data
+
+    def _read_by_workers(self, positions: Iterator[tuple[int, int, Sequence[Any]]]) -> Iterator[Any]:
+        if self._worker_loader is None:
+            self._worker_loader = self._build_worker_loader()
+        self._positions.current = positions
+        with self._randomness:
+            batches = iter(self._worker_loader)
+        while True:
+            with self._randomness:  # asking for the next batch also advances the user's sampler
+                try:
+                    data = next(batches)
+                except StopIteration:
+                    return
+            yield data
+
+    def _build_worker_loader(self) -> DataLoader[Any]:
+        loader = self.loader
+        return DataLoader(
+            _BatchByPosition(loader.dataset, loader.collate_fn, self.seed),
+            batch_size=None,
+            sampler=self._positions,
+            collate_fn=_as_it_is,
+            num_workers=loader.num_workers,
+            pin_memory=loader.pin_memory and torch.cuda.is_available(),
+            timeout=loader.timeout,
+            worker_init_fn=loader.worker_init_fn,
+            multiprocessing_context=loader.multiprocessing_context,
+            prefetch_factor=loader.prefetch_factor,
+            persistent_workers=loader.persistent_workers,
+            in_order=loader.in_order,
+        )
+
+    def _read_stream(self, epoch: int, start: int) -> Iterator[Any]:
+        """A stream is replayed up to `start`: what it would have given cannot be known without asking it."""
+        with self._randomness:
+            seed_for_data(mix(self.seed, epoch))
+            batches = iter(self.loader)
+        for batch in itertools.count():
+            with self._randomness:
+                seed_for_data(mix(self.seed, epoch, batch))
+                try:
+                    data = next(batches)
+                except StopIteration:
+                    return
+            if batch >= start:
+                yield data
+
+
+def _pinned(data: Any) -> Any:
+    from torch.utils.data._utils.pin_memory import pin_memory
+
+    return pin_memory(data)

@@ -1,0 +1,45 @@
+"""Windows: the micro-batches of one optimizer step, each told whether it is the last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+GetBatches = Callable[[Iterator[Any], int], tuple[list[Any], Any]]
+
+
+@dataclass(slots=True)
+class Window:
+    """The micro-batches of one optimizer step and the number of labels that its loss is a mean over."""
+
+    batches: list[Any]
+    num_items: Any
+    batches_done: int  # micro-batches of this epoch used up when the window is done
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no label of the window counts, so that it has no loss. Never asked of a tensor on a device."""
+        count = self.num_items
+        if isinstance(count, torch.Tensor):
+            return count.device.type == "cpu" and count.dim() == 0 and count.item() == 0
+        return count == 0
+
+    def __iter__(self) -> Iterator[tuple[Any, bool]]:
+        last = len(self.batches) - 1
+        for index, batch in enumerate(self.batches):
+            yield batch, index == last
+
+
+def windows(
+    batches: Iterator[Any], get_batches: GetBatches, accumulation_steps: int, batches_done: int
+) -> Iterator[Window]:
+    """Group micro-batches; the last window of a pass may be shorter and is a step of its own, never carried over."""
+    while True:
+        group, num_items = get_batches(batches, accumulation_steps)
+        if not group:
+            return
+        batches_done += len(group)
+        yield Window(group, num_items, batches_done)

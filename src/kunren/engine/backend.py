@@ -1,0 +1,80 @@
+"""The verbs of a backend: all that the rest of kunren may ask of what a run is computed on."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+
+class Backend(ABC):
+    """One way of running a model; chosen once by `kunren.engine.choose`."""
+
+    device: torch.device
+    process_index: int
+    world_size: int
+
+    @property
+    @abstractmethod
+    def accelerator(self) -> Any:
+        """An `accelerate.Accelerator` that describes this backend, for user code that expects one; made on demand."""
+
+    @abstractmethod
+    def place(self, model: nn.Module) -> None:
+        """Move a model to the device, parameters that are there already staying the same objects."""
+
+    @abstractmethod
+    def prepare(self, model: nn.Module, optimizer: Optimizer) -> nn.Module:
+        """Get ready to train; returns the model to call, wrapped where the backend wraps."""
+
+    @abstractmethod
+    def accumulate(self, model: nn.Module, sync: bool) -> AbstractContextManager[None]:
+        """The context of one micro-batch; `sync` is False where gradients need not be exchanged yet."""
+
+    @abstractmethod
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Mixed precision around the forward pass and the loss."""
+
+    @abstractmethod
+    def backward(self, loss: torch.Tensor, **options: Any) -> None:
+        """Compute gradients, scaled where the precision asks for it."""
+
+    @abstractmethod
+    def clip_gradients(self, optimizer: Optimizer, max_norm: float | None) -> torch.Tensor | None:
+        """Scale gradients to a norm of at most `max_norm` (None: leave them); returns the norm before, on the device."""
+
+    @abstractmethod
+    def step(self, optimizer: Optimizer) -> bool:
+        """Update the weights; False when the precision scaler skipped the update because a gradient overflowed."""
+
+    @abstractmethod
+    def zero_gradients(self) -> None:
+        """Drop the gradients of the prepared model."""
+
+    @abstractmethod
+    def mean(self, value: torch.Tensor) -> torch.Tensor:
+        """The mean of a scalar over all processes."""
+
+    @abstractmethod
+    def sum(self, value: torch.Tensor) -> torch.Tensor:
+        """The sum of a scalar over all processes."""
+
+    @abstractmethod
+    def gather(self, data: Any) -> Any:
+        """Tensors of all processes joined along the first dimension."""
+
+    @abstractmethod
+    def barrier(self) -> None:
+        """Wait until every process is here."""
+
+    @abstractmethod
+    def scaler_state(self) -> dict[str, Any] | None:
+        """The state of the gradient scaler, or None where the precision needs none."""
+
+    @abstractmethod
+    def load_scaler_state(self, state: dict[str, Any]) -> None:
+        """Restore the state of the gradient scaler."""

@@ -1,0 +1,113 @@
+"""One process, one device: torch called directly, so that what is not distributed pays nothing for distribution."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
+from typing import Any, final
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from kunren.engine.backend import Backend
+from kunren.engine.precision import allow_tf32, autocast_dtype
+
+_NOTHING: AbstractContextManager[None] = nullcontext()
+
+
+@final
+class PlainBackend(Backend):
+    """A model on the CPU or on one accelerator."""
+
+    process_index = 0
+    world_size = 1
+
+    def __init__(self, args: Any) -> None:
+        self.device = args.device
+        self.autocast_dtype = autocast_dtype(args, self.device)
+        self.scaler: torch.amp.GradScaler | None = None
+        if self.autocast_dtype is torch.float16:
+            self.scaler = torch.amp.GradScaler(self.device.type)
+        if args.tf32 is not None:
+            allow_tf32(args.tf32)
+        self._use_cpu = self.device.type == "cpu"
+        self._parameters: list[nn.Parameter] = []
+
+    @cached_property
+    def accelerator(self) -> Any:
+        from accelerate import Accelerator
+
+        # Precision and scaling are this backend's: the accelerator describes the run and serves user code.
+        accelerator = Accelerator(cpu=self._use_cpu, mixed_precision="no")
+        accelerator.scaler = self.scaler
+        return accelerator
+
+    def place(self, model: nn.Module) -> None:
+        if getattr(model, "hf_device_map", None) is None and not getattr(model, "is_quantized", False):
+            model.to(self.device)
+
+    def prepare(self, model: nn.Module, optimizer: Optimizer) -> nn.Module:
+        self._parameters = list(model.parameters())
+        return model
+
+    def accumulate(self, model: nn.Module, sync: bool) -> AbstractContextManager[None]:
+        return _NOTHING
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        if self.autocast_dtype is None:
+            return _NOTHING
+        return torch.autocast(self.device.type, dtype=self.autocast_dtype)
+
+    def backward(self, loss: torch.Tensor, **options: Any) -> None:
+        if self.scaler is not None:
+            loss = self.scaler.scale(loss)
+        loss.backward(**options)
+
+    def clip_gradients(self, optimizer: Optimizer, max_norm: float | None) -> torch.Tensor | None:
+        if self.scaler is not None:
+            self.scaler.unscale_(optimizer)
+        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        if not gradients:
+            return None
+        first = gradients[0]
+        if any(gradient.dtype is not first.dtype or gradient.device != first.device for gradient in gradients):
+            limit = max_norm if max_norm is not None else float("inf")
+            return torch.nn.utils.clip_grad_norm_(self._parameters, limit)
+        # torch.nn.utils.clip_grad_norm_ computes just this; it walks and groups the parameters three times first.
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients, 2.0)), 2.0)
+        if max_norm is not None:
+            torch._foreach_mul_(gradients, torch.clamp(max_norm / (norm + 1e-6), max=1.0))
+        return norm
+
+    def step(self, optimizer: Optimizer) -> bool:
+        if self.scaler is None:
+            optimizer.step()
+            return True
+        scale = self.scaler.get_scale()
+        self.scaler.step(optimizer)
+        self.scaler.update()
+        return bool(self.scaler.get_scale() >= scale)  # the scale only ever shrinks after an overflow
+
+    def zero_gradients(self) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def mean(self, value: torch.Tensor) -> torch.Tensor:
+        return value
+
+    def sum(self, value: torch.Tensor) -> torch.Tensor:
+        return value
+
+    def gather(self, data: Any) -> Any:
+        return data
+
+    def barrier(self) -> None:
+        return None
+
+    def scaler_state(self) -> dict[str, Any] | None:
+        return self.scaler.state_dict() if self.scaler is not None else None
+
+    def load_scaler_state(self, state: dict[str, Any]) -> None:
+        if self.scaler is not None:
+            self.scaler.load_state_dict(state)

@@ -1,0 +1,101 @@
+"""The record of one run: what `train()` builds, the loop works on, and is dropped at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from kunren.base.state import TrainerControl, TrainerState
+from kunren.data.reader import BatchReader
+from kunren.data.windows import GetBatches, Window, windows
+from kunren.engine import Backend
+from kunren.loop.meter import LossMeter
+from kunren.plan import Cursor, Plan
+
+
+class Fire(Protocol):
+    """Tell the callbacks of an event."""
+
+    def __call__(self, event: str, **details: Any) -> None: ...
+
+
+class TrainHooks(Protocol):
+    """What the loop asks of the object that may be subclassed: Python finds the user's override."""
+
+    def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None, /) -> torch.Tensor: ...
+
+    def log(self, logs: dict[str, Any], start_time: float | None = None, /) -> None: ...
+
+    def evaluate_in_training(self) -> bool:
+        """Evaluate, remember the metric that counts; whether it is the best so far."""
+        ...
+
+    def save_in_training(self) -> None: ...
+
+    def _get_learning_rate(self) -> float: ...
+
+
+@dataclass
+class Run:
+    """Everything one call of `train()` works with."""
+
+    plan: Plan
+    engine: Backend
+    model: nn.Module
+    optimizer: Optimizer
+    scheduler: Any
+    state: TrainerState
+    control: TrainerControl
+    meter: LossMeter
+    reader: BatchReader
+    get_batches: GetBatches
+    fire: Fire
+    save_at_new_best: bool = False
+    steps_scheduler: bool = True  # False for schedulers that wait for a metric
+    start_time: float = 0.0
+    first_step: int = 0  # the global step this process started from
+    first_tokens: int = 0  # and the tokens seen until then
+    learning_rate: float = 0.0
+    gradient_norm: torch.Tensor | None = None
+    cursor: Cursor = field(default_factory=Cursor)
+    before_first_batch: Callable[[], None] | None = None  # of a resumed run: puts the random numbers back
+    known_batches_per_epoch: int | None = None  # of a stream: learnt when its first pass ends
+
+    def windows(self, epoch: int) -> Iterator[Window]:
+        """The windows of `epoch` that are still to do."""
+        start = self.plan.start
+        done = start.batches_done if epoch == start.epoch and not start.epoch_ended else 0
+        self.cursor = Cursor(epoch, done)
+        if self.before_first_batch is not None:
+            self.before_first_batch()
+            self.before_first_batch = None
+        yield from windows(self.reader.read(epoch, done), self.get_batches, self.plan.accumulation_steps, done)
+
+    def advance(self, window: Window) -> None:
+        """Count the optimizer step that used `window` up."""
+        epoch = self.cursor.epoch
+        self.cursor = Cursor(epoch, window.batches_done)
+        self.state.advance(to_epoch=epoch + window.batches_done / self._batches_per_epoch)
+
+    @property
+    def _batches_per_epoch(self) -> int:
+        plan = self.plan
+        # A stream in its first pass is taken to be as long as the whole run, as transformers does.
+        return plan.batches_per_epoch or self.known_batches_per_epoch or plan.max_steps * plan.accumulation_steps
+
+    def end_epoch(self, exhausted: bool) -> None:
+        """Note that the pass is over; `exhausted` tells a pass that ran to its end from one that was broken off.
+
+        A pass that the end of training broke off has not ended: a longer run resumed from here finishes it first.
+        """
+        cursor, length = self.cursor, self.plan.batches_per_epoch
+        if exhausted and length is None and cursor.batches_done > 0:
+            self.known_batches_per_epoch = cursor.batches_done
+            self.state.epoch = float(cursor.epoch + 1)
+        ended = exhausted or self.control.should_epoch_stop or cursor.batches_done == length
+        self.cursor = Cursor(cursor.epoch, cursor.batches_done, epoch_ended=ended)

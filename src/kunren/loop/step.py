@@ -1,0 +1,165 @@
+"""One micro-batch: inputs, loss, weight, backward; and the same without gradients, for evaluation."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from kunren.base.nested import map_tensors
+from kunren.engine import Backend
+from kunren.losses.counting import counted_labels
+from kunren.losses.smoothing import smoothed_cross_entropy
+from kunren.losses.weighting import LossScale, weighted
+
+logger = logging.getLogger(__name__)
+
+
+class StepHooks(Protocol):
+    """What one step asks of the object that may be subclassed."""
+
+    engine: Backend
+    loss_scale: LossScale
+    label_names: list[str]
+    shifts_labels: bool
+    passes_count: bool  # whether `forward` is handed `num_items_in_batch`
+    label_smoothing: float
+    compute_loss_func: Callable[..., torch.Tensor] | None
+    current_gradient_accumulation_steps: int
+    can_return_loss: bool
+
+    def _prepare_inputs(self, inputs: Any, /) -> Any: ...
+
+    def compute_loss_context_manager(self) -> AbstractContextManager[Any]: ...
+
+    def compute_loss(
+        self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any: ...
+
+
+def training_step(do: StepHooks, model: nn.Module, inputs: Any, num_items_in_batch: Any) -> torch.Tensor:
+    """Forward and backward of one micro-batch; its share of the window's loss, detached."""
+    if not model.training:  # walking all modules at every step would undo what the user froze, and takes 1 ms
+        model.train()
+    # Counted before anybody can take the labels out of the batch.
+    counted = _counted_in(do, inputs, num_items_in_batch)
+    if counted is not None and counted.device.type == "cpu" and counted.item() == 0:
+        return _skipped(do)
+    inputs = do._prepare_inputs(inputs)
+    passed = do.loss_scale.count_to_pass(num_items_in_batch)
+    with do.compute_loss_context_manager():
+        loss = do.compute_loss(model, inputs, num_items_in_batch=passed)
+    do.loss_scale.learn(loss, passed)
+    if not do.loss_scale.uses_count:
+        if counted is None:
+            window = do.current_gradient_accumulation_steps
+            loss = loss if window == 1 else loss / window
+        elif do.current_gradient_accumulation_steps > 1:
+            loss = weighted(loss, counted, num_items_in_batch)
+    do.engine.backward(loss)
+    return loss.detach()
+
+
+def _counted_in(do: StepHooks, inputs: Any, num_items_in_batch: Any) -> torch.Tensor | None:
+    """How many labels of this micro-batch count; None where the window has not been counted either."""
+    if num_items_in_batch is None:
+        return None
+    if do.current_gradient_accumulation_steps == 1 and isinstance(num_items_in_batch, torch.Tensor):
+        return num_items_in_batch
+    return counted_labels(inputs, do.shifts_labels, do.label_names)
+
+
+def _skipped(do: StepHooks) -> torch.Tensor:
+    # Its mean would be 0 / 0, and NaN times weight 0 is still NaN: such a batch must not be computed at all.
+    logger.warning("A batch in which every label is -100 (ignored) has no loss and is left out.")
+    return torch.zeros((), device=do.engine.device)
+
+
+def compute_loss(do: StepHooks, model: nn.Module, inputs: Any, num_items_in_batch: Any) -> tuple[torch.Tensor, Any]:
+    """Call the model; its own loss, or the user's function, or label smoothing. Returns the loss and the outputs."""
+    labels = None
+    takes_labels = do.compute_loss_func is not None or do.label_smoothing > 0
+    if isinstance(inputs, Mapping):
+        inputs = dict(inputs)
+        if takes_labels and "labels" in inputs:
+            labels = inputs.pop("labels")
+        if do.passes_count and num_items_in_batch is not None:
+            inputs["num_items_in_batch"] = num_items_in_batch
+        outputs = model(**inputs)
+    else:
+        outputs = model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
+
+    if do.compute_loss_func is not None:
+        return do.compute_loss_func(outputs, labels, num_items_in_batch=num_items_in_batch), outputs
+    if labels is not None:
+        count = num_items_in_batch if do.passes_count else None
+        return smoothed_cross_entropy(outputs, labels, do.label_smoothing, do.shifts_labels, count), outputs
+    return _own_loss(outputs, model, inputs), outputs
+
+
+def _own_loss(outputs: Any, model: nn.Module, inputs: Any) -> torch.Tensor:
+    """The loss among a model's outputs; ValueError that names what there is when there is none."""
+    if isinstance(outputs, Mapping):
+        loss = outputs.get("loss")
+    elif isinstance(outputs, (tuple, list)) and outputs:
+        loss = outputs[0]
+    else:
+        loss = outputs
+    if isinstance(loss, torch.Tensor) and loss.numel() == 1:
+        return loss
+    names = ", ".join(map(str, inputs)) if isinstance(inputs, Mapping) else type(inputs).__name__
+    if isinstance(loss, torch.Tensor):
+        raise ValueError(
+            f"{type(model).__name__} returned a loss of shape {tuple(loss.shape)}: it has to be a single number. "
+            "Average it in the model's forward, or override `compute_loss`."
+        )
+    keys = ", ".join(map(str, outputs)) if isinstance(outputs, Mapping) else type(outputs).__name__
+    missing = "" if "label" in names else " There are no labels among the inputs: name the target column `labels`."
+    raise ValueError(
+        f"{type(model).__name__} returned no loss, only: {keys}. It was given: {names}.{missing} Otherwise let forward "
+        "return a dict with the key 'loss', or pass `compute_loss_func` to the Trainer."
+    )
+
+
+def prediction_step(
+    do: StepHooks, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: Sequence[str]
+) -> tuple[torch.Tensor | None, Any, Any]:
+    """(loss, logits, labels) of one batch, on the device; each None where there is none."""
+    inputs = do._prepare_inputs(inputs)
+    labels = _labels_in(do, inputs)
+    returns_loss = isinstance(inputs, Mapping) and bool(inputs.get("return_loss", do.can_return_loss))
+    with torch.no_grad(), do.compute_loss_context_manager():
+        if labels is not None or returns_loss:
+            loss, outputs = do.compute_loss(model, inputs, return_outputs=True)
+            loss = loss.detach().mean()
+        else:
+            outputs = model(**inputs) if isinstance(inputs, Mapping) else model(*inputs)
+            loss = outputs.get("loss") if isinstance(outputs, Mapping) else None
+            loss = loss.detach().mean() if isinstance(loss, torch.Tensor) else None
+    if prediction_loss_only:
+        return loss, None, None
+    logits = _logits_of(outputs, loss is not None, ignore_keys)
+    return loss, map_tensors(torch.Tensor.detach, logits), labels
+
+
+def _labels_in(do: StepHooks, inputs: Any) -> Any:
+    """The labels that are there; a single one is not wrapped in a tuple."""
+    if not isinstance(inputs, Mapping):
+        return None
+    found = tuple(inputs[name] for name in do.label_names if inputs.get(name) is not None)
+    return found[0] if len(found) == 1 else found or None
+
+
+def _logits_of(outputs: Any, has_loss: bool, ignore_keys: Sequence[str]) -> Any:
+    """Everything but the loss and the keys to ignore; a single output is not wrapped in a tuple."""
+    if isinstance(outputs, Mapping):
+        logits: Any = tuple(value for key, value in outputs.items() if key != "loss" and key not in ignore_keys)
+    elif isinstance(outputs, (tuple, list)):
+        logits = tuple(outputs[1:] if has_loss else outputs)
+    else:
+        return None if has_loss else outputs
+    return logits[0] if len(logits) == 1 else logits

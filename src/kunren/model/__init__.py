@@ -1,0 +1,1 @@
+"""What a model is and takes: signatures, label names, wrappers looked through, features switched on."""

@@ -1,0 +1,98 @@
+"""Reading a model: through its wrappers, what `forward` takes, what its labels are called, whether it shifts them."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+_WRAPPER_ATTRIBUTES = ("module", "_orig_mod")  # DistributedDataParallel and DataParallel; torch.compile
+_CAUSAL_LOSSES = ("ForCausalLMLoss",)
+_QUESTION_ANSWERING_LABELS = ("start_positions", "end_positions")
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The user's own module, under data-parallel and `torch.compile` wrappers."""
+    while True:
+        inner = next((_wrapped(model, name) for name in _WRAPPER_ATTRIBUTES if _wrapped(model, name)), None)
+        if inner is None:
+            return model
+        model = inner
+
+
+def _wrapped(model: nn.Module, name: str) -> nn.Module | None:
+    # A user's own model may well have a child called `module`: only torch's wrappers are looked through.
+    inner = model.__dict__.get("_modules", {}).get(name)
+    return inner if inner is not None and type(model).__module__.startswith("torch.") else None
+
+
+def base_of(model: nn.Module) -> nn.Module:
+    """The model below adapters as well: the one whose `forward` names the inputs."""
+    model = unwrap(model)
+    get_base_model = getattr(model, "get_base_model", None)
+    return unwrap(get_base_model()) if callable(get_base_model) else model
+
+
+def is_pretrained(model: nn.Module) -> bool:
+    """Whether the model saves and describes itself the way transformers' models do."""
+    return hasattr(model, "save_pretrained") and hasattr(model, "config")
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What `forward` takes. `open_ended`: any column may be an input, so none may be dropped."""
+
+    names: tuple[str, ...]
+    takes_keywords: bool
+    open_ended: bool
+    label_names: tuple[str, ...]
+    can_return_loss: bool
+
+    @property
+    def takes_count(self) -> bool:
+        """Whether `num_items_in_batch` can be passed to `forward` at all; whether it is used shows at run time."""
+        return self.takes_keywords or "num_items_in_batch" in self.names
+
+
+def read_signature(model: nn.Module) -> Signature:
+    """Inspect `forward` once, at set-up."""
+    base = base_of(model)
+    parameters = inspect.signature(base.forward).parameters
+    named = tuple(name for name, item in parameters.items() if item.kind not in (item.VAR_KEYWORD, item.VAR_POSITIONAL))
+    takes_keywords = any(item.kind is item.VAR_KEYWORD for item in parameters.values())
+    labels = [name for name in named if "label" in name]
+    if "QuestionAnswering" in type(base).__name__:
+        labels += [name for name in named if name in _QUESTION_ANSWERING_LABELS]
+    return_loss = parameters.get("return_loss")
+    return Signature(
+        names=named,
+        takes_keywords=takes_keywords,
+        # transformers' models pass their keywords on as options, not as data: their named inputs are all there is.
+        open_ended=takes_keywords and not (is_pretrained(base) and len(named) > 0),
+        label_names=tuple(labels),
+        can_return_loss=return_loss is not None and return_loss.default is True,
+    )
+
+
+def shifts_labels(model: nn.Module) -> bool:
+    """Whether the model's loss lets position n predict label n + 1, so that the first label of a row is not predicted.
+
+    Decided by the loss that the model itself resolves to, never by its class name: subclasses, wrappers and models
+    whose `loss_type` is unset (GPT-2) are right as well. Encoder-decoders compare their labels unshifted.
+    """
+    base = base_of(model)
+    config = getattr(base, "config", None)
+    if config is None or getattr(config, "is_encoder_decoder", False):
+        return False
+    loss_function: Any = getattr(base, "loss_function", None)
+    if getattr(loss_function, "__name__", "") not in _CAUSAL_LOSSES:
+        return False
+    # Every transformers model has a `loss_function`; where no name decided, causal is only its last resort.
+    return getattr(base, "loss_type", None) is not None or _generates(base)
+
+
+def _generates(model: nn.Module) -> bool:
+    can_generate = getattr(model, "can_generate", None)
+    return bool(callable(can_generate) and can_generate())

@@ -1,0 +1,1 @@
+"""Catalogue of optimizers that torch.optim does not have: one file each."""

@@ -1,0 +1,99 @@
+"""From arguments and sizes to numbers: every duration of a run, resolved once."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """How far a run has come in its data: passes begun, and micro-batches used up in the current one.
+
+    `epoch_ended` tells a checkpoint taken at the end of an epoch from one taken after its last step: only in the
+    second case is what happens at the end of an epoch (an evaluation, say) still due.
+    """
+
+    epoch: int = 0
+    batches_done: int = 0
+    epoch_ended: bool = False
+
+    def start(self) -> Cursor:
+        """Where training goes on: at the next epoch if this one has ended."""
+        return Cursor(self.epoch + 1) if self.epoch_ended else self
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The durations of one run. `batches_per_epoch` is None for a stream whose length nobody knows."""
+
+    max_steps: int
+    num_train_epochs: int | None
+    batches_per_epoch: int | None
+    accumulation_steps: int
+    warmup_steps: int
+    max_grad_norm: float | None
+    train_batch_size: int
+    num_examples: int | None
+    eval_on_start: bool = False
+    start: Cursor = field(default_factory=Cursor)
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """Optimizer steps in one pass over the data; the last one may hold fewer micro-batches."""
+        if self.batches_per_epoch is None:
+            return None
+        return max(math.ceil(self.batches_per_epoch / self.accumulation_steps), 1)
+
+    def epochs(self, after: int) -> Iterator[int]:
+        """The epochs still to go, given the optimizer steps already done; none when the plan is done."""
+        start = self.start
+        # An epoch that a checkpoint caught between its last step and its end still has to end.
+        end_is_due = start.batches_done == self.batches_per_epoch and not start.epoch_ended
+        if after >= self.max_steps and not end_is_due:
+            return iter(())
+        first = self.start.start().epoch
+        if self.num_train_epochs is None:
+            return itertools.count(first)
+        return iter(range(first, self.num_train_epochs))
+
+
+def make_plan(args: Any, *, batches_per_epoch: int | None, num_examples: int | None, start: Cursor) -> Plan:
+    """Resolve durations; ValueError where a stream has no `max_steps` or the data set is empty."""
+    accumulation = args.gradient_accumulation_steps
+    epochs: int | None
+    if batches_per_epoch is None:
+        if args.max_steps <= 0:
+            raise ValueError(
+                "The training data has no length, so the number of steps cannot be derived from num_train_epochs="
+                f"{args.num_train_epochs}: set max_steps to the number of optimizer steps to train for."
+            )
+        max_steps, epochs = args.max_steps, None
+    else:
+        if batches_per_epoch == 0:
+            raise ValueError(
+                "The training data gives no batch: the data set is empty, or dataloader_drop_last=True dropped its "
+                f"only batch (per_device_train_batch_size={args.per_device_train_batch_size})."
+            )
+        steps_per_epoch = max(math.ceil(batches_per_epoch / accumulation), 1)
+        if args.max_steps > 0:
+            max_steps, epochs = args.max_steps, math.ceil(args.max_steps / steps_per_epoch)
+        else:
+            max_steps, epochs = math.ceil(args.num_train_epochs * steps_per_epoch), math.ceil(args.num_train_epochs)
+        # A callback may end epochs early; then max_steps takes more passes than the sizes say.
+        epochs = max(epochs, start.start().epoch + math.ceil(max_steps / steps_per_epoch)) if start.epoch else epochs
+    return Plan(
+        max_steps=max_steps,
+        num_train_epochs=epochs,
+        batches_per_epoch=batches_per_epoch,
+        accumulation_steps=accumulation,
+        warmup_steps=args.get_warmup_steps(max_steps),
+        max_grad_norm=args.max_grad_norm if args.max_grad_norm else None,
+        train_batch_size=args.train_batch_size,
+        num_examples=num_examples,
+        eval_on_start=args.eval_on_start,
+        start=start,
+    )

@@ -1,0 +1,89 @@
+"""What every group of seams may rely on: the Trainer's state, one place for each thing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from kunren.arguments import TrainingArguments
+from kunren.base.state import TrainerControl, TrainerState
+from kunren.callbacks import CallbackHandler
+from kunren.engine import Backend
+from kunren.loop.run import Run
+from kunren.losses.weighting import LossScale
+from kunren.model.signature import Signature
+
+
+class Seams:
+    """The attributes of a Trainer. Subclasses read and assign them; nothing hides behind a property."""
+
+    args: TrainingArguments
+    model: nn.Module
+    model_wrapped: nn.Module
+    model_init: Callable[..., nn.Module] | None
+    processing_class: Any
+    data_collator: Callable[[list[Any]], Any]
+    train_dataset: Any
+    eval_dataset: Any
+    optimizer: Optimizer | None
+    lr_scheduler: Any
+    optimizer_cls_and_kwargs: tuple[type[Optimizer], dict[str, Any]] | None
+    state: TrainerState
+    control: TrainerControl
+    callback_handler: CallbackHandler
+    engine: Backend
+
+    signature: Signature
+    label_names: list[str]
+    can_return_loss: bool
+    shifts_labels: bool
+    model_accepts_loss_kwargs: bool
+    loss_scale: LossScale
+    label_smoothing: float
+    main_input_name: str
+    compute_loss_func: Callable[..., Any] | None
+    compute_metrics: Callable[..., dict[str, Any]] | None
+    preprocess_logits_for_metrics: Callable[[Any, Any], Any] | None
+    current_gradient_accumulation_steps: int
+    is_in_train: bool
+    current_flos: float
+
+    _signature_columns: list[str] | None
+    _train_batch_size: int
+    _trial: Any
+    _run: Run | None
+    _is_silent: bool  # while something is tried out that callbacks must not hear of
+    _made_optimizer: bool  # by kunren, not given
+    _made_scheduler: bool
+    _ignore_keys_for_eval: list[str] | None
+
+    def fire(self, event: str, **details: Any) -> None:
+        """Tell the callbacks of an event."""
+        if self._is_silent:
+            return
+        self.control = getattr(self.callback_handler, event)(self.args, self.state, self.control, **details)
+
+    # Each of these belongs to one group of seams and is called from another.
+    def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
+        raise NotImplementedError
+
+    def compute_loss_context_manager(self) -> AbstractContextManager[Any]:
+        raise NotImplementedError
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        raise NotImplementedError
+
+    def _get_output_dir(self, trial: Any) -> str:
+        raise NotImplementedError
+
+    def _load_best_model(self) -> None:
+        raise NotImplementedError
+
+    def run_folder(self) -> Path:
+        """Where the checkpoints of this run lie."""
+        return Path(self._get_output_dir(self._trial))

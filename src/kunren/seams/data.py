@@ -1,0 +1,188 @@
+"""Data seams: loaders, samplers, columns, inputs, and the counting of a window's labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Sampler, SequentialSampler
+
+from kunren.base.nested import to_device
+from kunren.base.types import NameEnum
+from kunren.data.columns import ColumnFilter, drop_unused, is_column_dataset, signature_columns
+from kunren.data.loaders import build_loader, examples_in, has_length, is_stream
+from kunren.data.samplers import EpochRandomSampler
+from kunren.loop.work import operations_per_token, real_tokens_in, tokens_in
+from kunren.losses.counting import counted_labels
+from kunren.model.signature import base_of
+from kunren.seams.base import Seams
+
+
+class DataSeams(Seams):
+    """Override `get_train_dataloader` for loaders of your own, `_get_train_sampler` for another order."""
+
+    _eval_dataloaders: dict[int, tuple[Any, DataLoader[Any]]]
+    _counts_work: bool
+    _operations_per_token: int
+
+    def get_train_dataloader(self) -> Any:
+        """The loader of the training set; the loop reads any iterable of batches. Override for data of your own."""
+        if self.train_dataset is None:
+            raise ValueError("Training needs data: pass train_dataset to the Trainer.")
+        return self._get_dataloader(
+            self.train_dataset,
+            description="training",
+            batch_size=self._train_batch_size,
+            sampler_fn=self._get_train_sampler,
+            is_training=True,
+        )
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        """The loader of an evaluation set, given itself or by its name in `eval_dataset`; rows in data-set order."""
+        dataset = eval_dataset if eval_dataset is not None else self.eval_dataset
+        if isinstance(dataset, str):
+            if not isinstance(self.eval_dataset, Mapping) or dataset not in self.eval_dataset:
+                known = ", ".join(self.eval_dataset) if isinstance(self.eval_dataset, Mapping) else "none"
+                raise ValueError(f"There is no evaluation set named {dataset!r}; the names are: {known}.")
+            dataset = self.eval_dataset[dataset]
+        if dataset is None:
+            raise ValueError("Evaluation needs data: pass eval_dataset to the Trainer or to evaluate().")
+        if not self.args.dataloader_persistent_workers:
+            return self._get_dataloader(
+                dataset, "evaluation", self.args.eval_batch_size, sampler_fn=self._get_eval_sampler
+            )
+        # Workers that persist are worth keeping: one loader per data set, held with it so that its id stays its own.
+        if id(dataset) not in self._eval_dataloaders:
+            loader = self._get_dataloader(
+                dataset, "evaluation", self.args.eval_batch_size, sampler_fn=self._get_eval_sampler
+            )
+            self._eval_dataloaders[id(dataset)] = (dataset, loader)
+        return self._eval_dataloaders[id(dataset)][1]
+
+    def get_test_dataloader(self, test_dataset: Any) -> Any:
+        """The loader of a set to predict; rows in data-set order."""
+        return self._get_dataloader(
+            test_dataset, "test", self.args.eval_batch_size, sampler_fn=self._get_eval_sampler
+        )
+
+    def _get_dataloader(
+        self,
+        dataset: Any,
+        description: str,
+        batch_size: int,
+        sampler_fn: Callable[[Any], Sampler[Any] | None] | None = None,
+        is_training: bool = False,
+        dataloader_key: str | None = None,
+    ) -> DataLoader[Any]:
+        collator: Callable[[list[Any]], Any] = self.data_collator
+        if is_column_dataset(dataset):
+            dataset = self._remove_unused_columns(dataset, description)
+        else:
+            collator = self._get_collator_with_removed_columns(collator, description)
+        sampler = sampler_fn(dataset) if sampler_fn is not None and not is_stream(dataset) else None
+        return build_loader(self.args, dataset, collator, batch_size, sampler, is_training)
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[Any] | None:
+        dataset = train_dataset if train_dataset is not None else self.train_dataset
+        if dataset is None or not has_length(dataset):
+            return None
+        strategy = self.args.train_sampling_strategy
+        name = strategy.value if isinstance(strategy, NameEnum) else strategy
+        if name == "sequential":
+            return SequentialSampler(dataset)
+        if name != "random":
+            raise ValueError(
+                f"train_sampling_strategy={name!r} comes with a later version of kunren: use 'random' or 'sequential'."
+            )
+        return EpochRandomSampler(dataset, self.data_seed)
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[Any] | None:
+        return SequentialSampler(eval_dataset) if has_length(eval_dataset) else None
+
+    @property
+    def data_seed(self) -> int:
+        """The seed that fixes the order of the data and all randomness in loading it."""
+        return self.args.data_seed if self.args.data_seed is not None else self.args.seed
+
+    def num_examples(self, dataloader: Any) -> int:
+        """The number of examples behind a loader; 0 when it does not know."""
+        return examples_in(dataloader) or 0
+
+    def _set_signature_columns_if_needed(self) -> None:
+        """Fill `_signature_columns`, the columns to keep; None keeps all. Override to keep columns of your own."""
+        if self._signature_columns is None:
+            self._signature_columns = signature_columns(self.signature, self.label_names)
+
+    def _kept_columns(self) -> list[str] | None:
+        if not self.args.remove_unused_columns:
+            return None
+        self._set_signature_columns_if_needed()
+        return self._signature_columns
+
+    def _remove_unused_columns(self, dataset: Any, description: str | None = None) -> Any:
+        return drop_unused(dataset, self._kept_columns(), description or "given", type(base_of(self.model)).__name__)
+
+    def _get_collator_with_removed_columns(
+        self, data_collator: Callable[[list[Any]], Any], description: str | None = None
+    ) -> Callable[[list[Any]], Any]:
+        kept = self._kept_columns()
+        return data_collator if kept is None else ColumnFilter(data_collator, kept, description or "given")
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device | None = None
+    ) -> tuple[list[Any], Any]:
+        """Up to `num_batches` micro-batches, and the number of labels that their loss is a mean over."""
+        batches: list[Any] = []
+        for batch in epoch_iterator:
+            batches.append(batch)
+            if len(batches) == num_batches:
+                break
+        if not batches:
+            return batches, None
+        count = counted_labels(batches[0], self.shifts_labels, self.label_names)
+        for batch in batches[1:]:
+            count = count + counted_labels(batch, self.shifts_labels, self.label_names)
+        return batches, self.engine.sum(count)
+
+    def _get_batches(self, epoch_iterator: Iterator[Any], num_batches: int) -> tuple[list[Any], Any]:
+        """`get_batch_samples` for the loop, noting how many micro-batches the window really has."""
+        batches, num_items = self.get_batch_samples(epoch_iterator, num_batches, self.engine.device)
+        self.current_gradient_accumulation_steps = len(batches)
+        if self._counts_work:
+            self._count_work(batches)
+        return batches, num_items
+
+    def _count_work(self, batches: list[Any]) -> None:
+        seen = str(self.args.include_num_input_tokens_seen)
+        for batch in batches:
+            self.current_flos += float(self.floating_point_ops(batch))
+            if seen == "non_padding":
+                pad = getattr(self.processing_class, "pad_token_id", None)
+                self.state.num_input_tokens_seen += real_tokens_in(batch, self.main_input_name, pad)
+            elif seen != "no":
+                self.state.num_input_tokens_seen += tokens_in(batch, self.main_input_name)
+
+    def floating_point_ops(self, inputs: Any) -> float:
+        """Operations of forward and backward on `inputs`; override for a count of your own."""
+        return self._operations_per_token * tokens_in(inputs, self.main_input_name)
+
+    def prepare_counting(self) -> None:
+        """Decide once per run what has to be counted: most models' operations, or nothing at all."""
+        self._operations_per_token = operations_per_token(self.model)
+        overridden = type(self).floating_point_ops is not DataSeams.floating_point_ops
+        wants_tokens = str(self.args.include_num_input_tokens_seen) != "no"
+        self._counts_work = overridden or wants_tokens or self._operations_per_token > 0
+
+    def _prepare_inputs(self, inputs: Any) -> Any:
+        """Move a batch to the device, nested containers too. Override to change inputs before the model sees them."""
+        if inputs is None or (isinstance(inputs, (Mapping, list, tuple)) and not inputs):
+            raise ValueError(
+                "The batch given to the model is empty: the data collator returned nothing that the model takes "
+                f"({', '.join(self._signature_columns or self.signature.names)})."
+            )
+        if self.engine.device.type == "cpu":
+            return inputs  # tensors of a loader are there already
+        return to_device(inputs, self.engine.device)
+
+

@@ -1,0 +1,191 @@
+"""Evaluation seams: `evaluate`, `predict`, and the evaluation that training asks for."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from kunren.base.random_state import preserved
+from kunren.base.types import EvalLoopOutput, PredictionOutput
+from kunren.callbacks import EarlyStoppingCallback
+from kunren.checkpoint.best import MetricNotFoundError, is_better, metric_value
+from kunren.data.loaders import batches_in, is_stream
+from kunren.loop.evaluate import evaluated_in, evaluation_loop
+from kunren.loop.meter import speed_metrics
+from kunren.loop.step import prediction_step
+from kunren.seams.base import Seams
+from kunren.seams.data import DataSeams
+from kunren.seams.optimization import OptimizationSeams
+
+logger = logging.getLogger(__name__)
+
+
+class EvaluationSeams(DataSeams, OptimizationSeams, Seams):
+    """Override `prediction_step` for other outputs, `evaluation_loop` for another pass over the data."""
+
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, Any]:
+        """Loss and metrics of an evaluation set; of each, under its name, when there are several in a dict."""
+        dataset = eval_dataset if eval_dataset is not None else self.eval_dataset
+        if isinstance(dataset, Mapping):
+            metrics: dict[str, Any] = {}
+            for name, one in dataset.items():
+                # By name where the sets are the Trainer's own: an override of get_eval_dataloader may want it.
+                chosen = name if eval_dataset is None else one
+                metrics.update(self.evaluate(chosen, ignore_keys, f"{metric_key_prefix}_{name}"))
+            return metrics
+
+        start_time = time.time()
+        loader = self.get_eval_dataloader(eval_dataset)
+        with self._as_eval_dataloader(loader):
+            output = self.evaluation_loop(
+                loader,
+                description="Evaluation",
+                prediction_loss_only=True if self.compute_metrics is None else None,
+                ignore_keys=ignore_keys,
+                metric_key_prefix=metric_key_prefix,
+            )
+            metrics = self._timed(output, loader, metric_key_prefix, start_time)
+            self.log(metrics)
+            self.fire("on_evaluate", metrics=metrics)
+        return metrics
+
+    def predict(
+        self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
+    ) -> PredictionOutput:
+        """Predictions and labels of a data set in its order, as arrays of (rows, ...); metrics where there are labels."""
+        start_time = time.time()
+        loader = self.get_test_dataloader(test_dataset)
+        output = self.evaluation_loop(
+            loader,
+            description="Prediction",
+            prediction_loss_only=False,
+            ignore_keys=ignore_keys,
+            metric_key_prefix=metric_key_prefix,
+        )
+        metrics = self._timed(output, loader, metric_key_prefix, start_time)
+        self.fire("on_predict", metrics=metrics)
+        return PredictionOutput(output.predictions, output.label_ids, metrics)
+
+    def _timed(self, output: EvalLoopOutput, loader: Any, prefix: str, start_time: float) -> dict[str, Any]:
+        metrics = dict(output.metrics or {})
+        samples = output.num_samples or 0
+        steps = batches_in(loader)
+        if steps is None:
+            steps = -(-samples // self.args.eval_batch_size)
+        metrics.update(speed_metrics(prefix, start_time, num_samples=samples, num_steps=steps))
+        return metrics
+
+    def evaluation_loop(
+        self,
+        dataloader: Any,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """One pass over `dataloader`. Random generators and module modes are left as they were."""
+        loss_only = prediction_loss_only if prediction_loss_only is not None else self.args.prediction_loss_only
+        if ignore_keys is None:
+            config = getattr(self.model, "config", None)
+            ignore_keys = list(getattr(config, "keys_to_ignore_at_inference", ["past_key_values"]))
+        model = self.model_wrapped if self.is_in_train else self.model
+        half: torch.dtype | None = None
+        if not self.is_in_train:
+            self.engine.place(model)
+            half = torch.float16 if self.args.fp16_full_eval else torch.bfloat16 if self.args.bf16_full_eval else None
+        with evaluated_in(model, half):
+            return evaluation_loop(self, model, dataloader, loss_only, ignore_keys, metric_key_prefix)
+
+    def prediction_step(
+        self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> tuple[torch.Tensor | None, Any, Any]:
+        """(loss, logits, labels) of one batch. Override to predict in another way."""
+        return prediction_step(self, model, inputs, prediction_loss_only, ignore_keys or [])
+
+    def _as_eval_dataloader(self, loader: Any) -> Any:
+        return _Held(self.callback_handler, loader)
+
+    # ---- the evaluation that training asks for
+
+    def _evaluate(self, trial: Any, ignore_keys_for_eval: list[str] | None) -> dict[str, Any]:
+        metrics = self.evaluate(ignore_keys=ignore_keys_for_eval)
+        self._step_plateau_scheduler(metrics)
+        return metrics
+
+    def evaluate_in_training(self) -> bool:
+        """Evaluate and remember the metric that counts; whether it is the best of the run so far."""
+        metrics = self._evaluate(self._trial, self._ignore_keys_for_eval)
+        return self._determine_best_metric(metrics, self._trial)
+
+    def _determine_best_metric(self, metrics: dict[str, Any], trial: Any) -> bool:
+        name = self.args.metric_for_best_model
+        if name is None:
+            return False
+        try:
+            value = metric_value(metrics, name)
+        except ValueError as problem:
+            logger.warning("%s The best model is not updated by this evaluation.", problem)
+            return False
+        if not is_better(value, self.state.best_metric, bool(self.args.greater_is_better)):
+            return False
+        self.state.best_metric = value
+        self.state.best_global_step = self.state.global_step
+        return True
+
+    def check_metric_name(self) -> None:
+        """Evaluate one batch of each set before training, to see that the metric to watch exists.
+
+        A wrong name would otherwise show after the first long evaluation. ValueError lists the choices.
+        """
+        name = self.args.metric_for_best_model
+        watched = self.args.load_best_model_at_end or self.args.save_strategy == "best"
+        watched = watched or any(isinstance(one, EarlyStoppingCallback) for one in self.callback_handler.callbacks)
+        if name is None or not watched or self.args.eval_strategy == "no" or self.eval_dataset is None:
+            return
+        sets = self.eval_dataset if isinstance(self.eval_dataset, Mapping) else {None: self.eval_dataset}
+        if any(is_stream(dataset) for dataset in sets.values()):
+            return  # a stream may not give its first batch twice
+        found: dict[str, Any] = {}
+        for key in sets:
+            prefix = "eval" if key is None else f"eval_{key}"
+            try:
+                found.update(self._metrics_of_first_batch(key, prefix))
+            except Exception:  # whatever it is, the evaluation itself will meet and report it
+                logger.debug("The metric name could not be checked before training.", exc_info=True)
+                return
+        try:
+            metric_value(found, name)
+        except MetricNotFoundError as problem:
+            raise ValueError(str(problem)) from None
+        except ValueError as problem:
+            logger.debug("%s", problem)
+
+    def _metrics_of_first_batch(self, name: str | None, prefix: str) -> dict[str, Any]:
+        self._is_silent = True
+        try:
+            with preserved():
+                first = next(iter(self.get_eval_dataloader(name)))
+                output = self.evaluation_loop([first], "Check", self.compute_metrics is None, None, prefix)
+        finally:
+            self._is_silent = False
+        return dict(output.metrics or {})
+
+
+class _Held:
+    """The loader that callbacks see while it is evaluated; let go of afterwards, with its data and workers."""
+
+    def __init__(self, handler: Any, loader: Any) -> None:
+        self.handler, self.loader = handler, loader
+
+    def __enter__(self) -> None:
+        self.handler.eval_dataloader = self.loader
+
+    def __exit__(self, *error: object) -> None:
+        self.handler.eval_dataloader = None

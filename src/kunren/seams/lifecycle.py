@@ -1,0 +1,207 @@
+"""The beginning and the end of a run: what `train()` builds before the loop, and what it leaves behind."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from kunren.base.state import TrainerState
+from kunren.base.types import TrainOutput
+from kunren.checkpoint import layout, parts
+from kunren.checkpoint.store import clean_leftovers
+from kunren.data.loaders import batches_in, examples_in
+from kunren.data.reader import BatchReader
+from kunren.loop.meter import LossMeter, speed_metrics
+from kunren.loop.run import Run
+from kunren.model import features
+from kunren.plan import Cursor, Plan, make_plan
+from kunren.seams.saving import read_cursor
+from kunren.seams.validation import check_training
+
+if TYPE_CHECKING:
+    from kunren.trainer import Trainer
+
+logger = logging.getLogger(__name__)
+
+# Arguments that change what a resumed run computes: a difference is worth a word.
+_REPORTED_WHEN_CHANGED = (
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "max_steps",
+    "num_train_epochs",
+    "learning_rate",
+    "lr_scheduler_type",
+    "warmup_steps",
+    "optim",
+    "weight_decay",
+    "max_grad_norm",
+    "seed",
+    "data_seed",
+    "bf16",
+    "fp16",
+)
+
+
+def prepare_run(trainer: Trainer, resume_from_checkpoint: str | bool | None) -> Run:
+    """Resume or not, data, plan, optimizer: everything the loop works with, in the order of the flow chart."""
+    args = trainer.args
+    check_training(trainer)
+    resume = resume_from_checkpoint if resume_from_checkpoint is not None else args.resume_from_checkpoint
+    checkpoint = layout.resolve(_as_bool(resume), trainer.run_folder())
+    clean_leftovers(trainer.run_folder())
+    if trainer.model_init is not None:
+        trainer._seed_everything()
+        trainer.adopt_model(trainer.call_model_init(trainer._trial))
+        trainer.optimizer = trainer.lr_scheduler = None
+    trainer.check_metric_name()
+
+    loader = trainer.get_train_dataloader()
+    plan = _plan_for(trainer, loader, checkpoint)
+    _start_state(trainer, plan)
+    _switch_features_on(trainer)
+    _make_optimizer(trainer, plan)
+    assert trainer.optimizer is not None
+    trainer.model_wrapped = trainer.engine.prepare(_compiled(trainer), trainer.optimizer)
+
+    run = Run(
+        plan=plan,
+        engine=trainer.engine,
+        model=trainer.model_wrapped,
+        optimizer=trainer.optimizer,
+        scheduler=trainer.lr_scheduler,
+        state=trainer.state,
+        control=trainer.control,
+        meter=LossMeter(trainer.engine.device, args.logging_nan_inf_filter),
+        reader=BatchReader(loader, trainer.data_seed),
+        get_batches=trainer._get_batches,
+        fire=trainer.fire,
+        save_at_new_best=args.save_strategy == "best",
+        steps_scheduler=not isinstance(trainer.lr_scheduler, ReduceLROnPlateau),
+        cursor=plan.start,
+    )
+    if checkpoint is not None:
+        _resume(trainer, run, checkpoint)
+    run.first_step, run.first_tokens = run.state.global_step, run.state.num_input_tokens_seen
+    handler = trainer.callback_handler
+    handler.model, handler.train_dataloader = trainer.model, loader
+    handler.optimizer, handler.lr_scheduler = trainer.optimizer, trainer.lr_scheduler
+    trainer.model.train()
+    return run
+
+
+def _as_bool(resume: str | bool | None) -> str | bool | None:
+    """Command lines and YAML files give these words as strings."""
+    words = {"true": True, "false": False, "": False}
+    return words.get(resume.lower(), resume) if isinstance(resume, str) else resume
+
+
+def _plan_for(trainer: Trainer, loader: object, checkpoint: Path | None) -> Plan:
+    batches, start = batches_in(loader), Cursor()
+    if checkpoint is not None:
+        state = parts.load_trainer_state(checkpoint)
+        accumulation = trainer.args.gradient_accumulation_steps
+        start = Cursor() if trainer.args.ignore_data_skip else read_cursor(checkpoint, state, batches, accumulation)
+        if trainer.args.ignore_data_skip and batches:
+            steps_per_epoch = max(-(-batches // accumulation), 1)
+            start = Cursor(state.global_step // steps_per_epoch)
+    return make_plan(trainer.args, batches_per_epoch=batches, num_examples=examples_in(loader), start=start)
+
+
+def _start_state(trainer: Trainer, plan: Plan) -> None:
+    trainer.state = TrainerState(
+        is_local_process_zero=trainer.is_local_process_zero(), is_world_process_zero=trainer.is_world_process_zero()
+    )
+    trainer._saved_steps = []
+    trainer.current_flos = 0.0
+    trainer.prepare_counting()
+    _set_durations(trainer, plan)
+
+
+def _set_durations(trainer: Trainer, plan: Plan) -> None:
+    state = trainer.state
+    state.max_steps = plan.max_steps
+    state.num_train_epochs = plan.num_train_epochs if plan.num_train_epochs is not None else sys.maxsize
+    state.train_batch_size = trainer._train_batch_size
+    state.compute_steps(trainer.args, plan.max_steps)
+
+
+def _switch_features_on(trainer: Trainer) -> None:
+    args, model = trainer.args, trainer.model
+    trainer._undo = []
+    config = getattr(model, "config", None)
+    if config is not None and hasattr(config, "use_cache"):
+        config.use_cache = args.use_cache  # keys and values of past tokens are of no use in training
+    if args.gradient_checkpointing:
+        features.enable_activation_checkpointing(model, args.gradient_checkpointing_kwargs)
+    if args.neftune_noise_alpha is not None:
+        trainer._undo.append(features.add_embedding_noise(model, args.neftune_noise_alpha))
+
+
+def _compiled(trainer: Trainer) -> object:
+    args = trainer.args
+    if not args.torch_compile:
+        return trainer.model
+    return features.compiled(trainer.model, args.torch_compile_backend, args.torch_compile_mode)
+
+
+def _make_optimizer(trainer: Trainer, plan: Plan) -> None:
+    """A second `train()` starts with new moments under a new schedule; what the user gave or made is kept."""
+    if trainer._made_optimizer:
+        trainer.optimizer = None
+    if trainer._made_scheduler:
+        trainer.lr_scheduler = None
+    trainer._made_optimizer = trainer._made_optimizer or trainer.optimizer is None
+    trainer._made_scheduler = trainer._made_scheduler or trainer.lr_scheduler is None
+    trainer.create_optimizer_and_scheduler(num_training_steps=plan.max_steps)
+
+
+def _resume(trainer: Trainer, run: Run, checkpoint: Path) -> None:
+    logger.info("Resuming from %s.", checkpoint)
+    _report_changes(trainer, checkpoint)
+    parts.load_parts(trainer.checkpoint_parts(), checkpoint)
+    _set_durations(trainer, run.plan)
+    run.state = trainer.state
+    cursor = parts.load_cursor(checkpoint)
+    if cursor is not None:
+        run.meter.load_state_dict(cursor["meter"])
+        run.known_batches_per_epoch = cursor["known_batches_per_epoch"]
+    if not trainer.args.save_only_model:
+        run.before_first_batch = lambda: trainer._load_rng_state(str(checkpoint))
+
+
+def _report_changes(trainer: Trainer, checkpoint: Path) -> None:
+    saved, now = parts.load_training_args(checkpoint) or {}, trainer.args.to_dict()
+    changed = [
+        f"{name} was {saved[name]!r} and is {now[name]!r}"
+        for name in _REPORTED_WHEN_CHANGED
+        if name in saved and saved[name] != now[name]
+    ]
+    if changed:
+        logger.warning("The run is resumed from %s with other arguments: %s.", checkpoint, "; ".join(changed))
+
+
+def finish_run(trainer: Trainer, run: Run) -> TrainOutput:
+    """Numbers, the best model, and the last event."""
+    state, plan = run.state, run.plan
+    steps = state.global_step - run.first_step
+    samples = _planned_samples(trainer, plan) * steps / max(plan.max_steps, 1)
+    metrics = speed_metrics("train", run.start_time, num_samples=samples, num_steps=steps)
+    trainer.store_flos()
+    metrics["total_flos"] = state.total_flos
+    metrics["train_loss"] = run.meter.mean_of_all(run.engine)
+    trainer.log(metrics)
+    if trainer.args.load_best_model_at_end:
+        trainer._load_best_model()
+    trainer.fire("on_train_end")
+    trainer.callback_handler.train_dataloader = None
+    return TrainOutput(state.global_step, metrics["train_loss"], metrics)
+
+
+def _planned_samples(trainer: Trainer, plan: Plan) -> float:
+    if trainer.args.max_steps > 0 or plan.num_examples is None:
+        return plan.max_steps * plan.train_batch_size * plan.accumulation_steps
+    return float(plan.num_examples * trainer.args.num_train_epochs)

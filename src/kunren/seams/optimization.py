@@ -1,0 +1,95 @@
+"""Optimization seams: the optimizer, its groups and its schedule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from kunren.optim import build_groups, decay_parameter_names, get_optimizer_cls_and_kwargs, get_scheduler
+from kunren.seams.base import Seams
+
+
+class OptimizationSeams(Seams):
+    """Override `create_optimizer` or `create_scheduler` for your own; or pass `optimizers=(optimizer, scheduler)`."""
+
+    def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
+        """Make both; `num_training_steps` counts optimizer steps."""
+        self.create_optimizer()
+        self.create_scheduler(num_training_steps=num_training_steps, optimizer=self.optimizer)
+
+    def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
+        """Make the optimizer that the arguments name, unless there is one."""
+        if self.optimizer is None:
+            model = model if model is not None else self.model
+            decaying = self.get_decay_parameter_names(model)
+            # As given first, as a static method may be overridden; it takes the arguments, not the trainer.
+            optimizer_class, options = self.optimizer_cls_and_kwargs or self.get_optimizer_cls_and_kwargs(
+                self.args, model
+            )
+            options = dict(options)
+            groups: Any = options.pop("params", None) or build_groups(model, self.args.weight_decay, decaying)
+            if not any(group["params"] for group in groups if isinstance(group, dict)):
+                raise ValueError("The model has no trainable parameter: set requires_grad=True on those to train.")
+            self.optimizer = optimizer_class(groups, **options)
+        return self.optimizer
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> Any:
+        """Make the schedule that the arguments name, unless there is one."""
+        if self.lr_scheduler is None:
+            self.lr_scheduler = get_scheduler(
+                self.args.lr_scheduler_type,
+                optimizer=optimizer if optimizer is not None else self.optimizer,
+                num_warmup_steps=self.args.get_warmup_steps(num_training_steps),
+                num_training_steps=num_training_steps,
+                scheduler_specific_kwargs=self.args.lr_scheduler_kwargs,
+            )
+        return self.lr_scheduler
+
+    @staticmethod
+    def get_optimizer_cls_and_kwargs(args: Any, model: nn.Module | None = None) -> tuple[Any, Any]:
+        """The optimizer class and its keyword arguments for `args.optim`."""
+        return get_optimizer_cls_and_kwargs(args)
+
+    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
+        """The names of the parameters that weight decay applies to: no biases, no norms."""
+        return decay_parameter_names(model)
+
+    def _get_learning_rate(self) -> float:
+        """The rate that the next optimizer step uses."""
+        assert self.optimizer is not None
+        rate: Any = self.optimizer.param_groups[0]["lr"]
+        return float(rate) if isinstance(rate, torch.Tensor) else rate
+
+    def get_learning_rates(self) -> list[float]:
+        """The rate of each parameter group; ValueError before there is an optimizer."""
+        return [float(group["lr"]) for group in self._need_optimizer().param_groups]
+
+    def get_num_trainable_parameters(self) -> int:
+        """The number of weights that training changes."""
+        return sum(parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad)
+
+    def get_optimizer_group(self, param: str | nn.Parameter | None = None) -> Any:
+        """The parameter group that holds `param`, given itself or by name; all groups without one."""
+        groups = self._need_optimizer().param_groups
+        if param is None:
+            return [group["params"] for group in groups]
+        parameter = dict(self.model.named_parameters())[param] if isinstance(param, str) else param
+        for group in groups:
+            if any(member is parameter for member in group["params"]):
+                return group
+        raise ValueError(f"No parameter group of the optimizer holds {param!r}.")
+
+    def _need_optimizer(self) -> Optimizer:
+        if self.optimizer is None:
+            raise ValueError("There is no optimizer yet: it is made by train(), or call create_optimizer() first.")
+        return self.optimizer
+
+    def _step_plateau_scheduler(self, metrics: dict[str, Any]) -> None:
+        """Schedules that wait for a metric are stepped after each evaluation."""
+        if isinstance(self.lr_scheduler, ReduceLROnPlateau):
+            name = self.args.metric_for_best_model or "loss"
+            self.lr_scheduler.step(metrics[name if name.startswith("eval_") else f"eval_{name}"])

@@ -1,0 +1,226 @@
+"""Saving seams: what a checkpoint is made of, how it is published, found again and loaded."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from kunren.base.state import TrainerState
+from kunren.callbacks import collect_states, restore_states
+from kunren.checkpoint import parts
+from kunren.checkpoint.best import best_saved, evaluations
+from kunren.checkpoint.layout import checkpoint_path, list_checkpoints, step_of
+from kunren.checkpoint.parts import Part
+from kunren.checkpoint.rotation import rotate
+from kunren.checkpoint.store import publish
+from kunren.checkpoint.weights import load_weights, save_weights
+from kunren.loop.run import Run
+from kunren.optim import count_decay_parameters
+from kunren.plan import Cursor
+from kunren.seams.base import Seams
+
+logger = logging.getLogger(__name__)
+
+
+class SavingSeams(Seams):
+    """Override one `_save_*` / `_load_*` pair to replace exactly that part of a checkpoint."""
+
+    _saved_steps: list[int]
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Write the model so that `from_pretrained` reads it, with its processing class and the arguments."""
+        if self.args.should_save:
+            self._save(output_dir if output_dir is not None else self.args.output_dir)
+
+    def _save(self, output_dir: str | None = None, state_dict: Mapping[str, Any] | None = None) -> None:
+        folder = Path(output_dir if output_dir is not None else self.args.output_dir).expanduser()
+        folder.mkdir(parents=True, exist_ok=True)
+        processing_class = self.processing_class
+        if processing_class is None:
+            processing_class = getattr(self.data_collator, "tokenizer", None)
+        save_weights(self.model, folder, state_dict=state_dict, processing_class=processing_class)
+        parts.save_training_args(self.args.to_dict(), folder)
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return self.args.output_dir
+
+    # ---- a checkpoint: saved in parts, published whole
+
+    def checkpoint_parts(self) -> list[Part]:
+        """What a checkpoint holds, in order. Override to add what else has to survive a restart."""
+        listed = [
+            Part("model", lambda folder: self.save_model(str(folder), True), self._load_weights_part),
+            Part("state", self._save_trainer_state, self._load_trainer_state),
+        ]
+        if not self.args.save_only_model:
+            listed += [
+                Part("optimizer", self._save_optimizer_and_scheduler_part, self._load_optimizer_and_scheduler_part),
+                Part("scaler", lambda folder: self._save_scaler(str(folder)), self._load_scaler_part),
+                Part("random numbers", lambda folder: self._save_rng_state(str(folder)), self._load_rng_state_part),
+                Part("cursor", self._save_cursor, self._load_cursor),
+            ]
+        return listed
+
+    def save_in_training(self) -> None:
+        """Save a checkpoint; a disk that fails is reported, leaves the older ones, and does not end the run."""
+        try:
+            self._save_checkpoint(self.model, self._trial)
+        except OSError as problem:
+            logger.error("The checkpoint of step %d could not be saved: %s", self.state.global_step, problem)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        folder = checkpoint_path(self._get_output_dir(trial), self.state.global_step)
+        self._note_best_checkpoint(folder)
+        publish(folder, lambda temporary: parts.save_parts(self.checkpoint_parts(), temporary))
+        if self.state.global_step not in self._saved_steps:
+            self._saved_steps.append(self.state.global_step)
+        best = self.state.best_model_checkpoint
+        rotate(folder.parent, self.args.save_total_limit, [best] if best else [], up_to_step=self.state.global_step)
+
+    def _note_best_checkpoint(self, new: Path) -> None:
+        """Name the best of the saved checkpoints, the one being saved included, in the state that it will hold."""
+        name = self.args.metric_for_best_model
+        if name is None:
+            return
+        step = self.state.global_step
+        saved = [one for one in self._saved_steps if checkpoint_path(new.parent, one).is_dir()]
+        history = evaluations(self.state.log_history, name)
+        best = best_saved(history, [*saved, step], bool(self.args.greater_is_better))
+        if best is not None:
+            self.state.best_model_checkpoint = str(checkpoint_path(new.parent, best.step))
+
+    def _save_trainer_state(self, folder: Path) -> None:
+        self.state.stateful_callbacks = collect_states(self.callback_handler.callbacks, self.control)
+        parts.save_trainer_state(self.state, folder)
+
+    def _load_trainer_state(self, folder: Path) -> None:
+        self.state = _carried_over(self.state, parts.load_trainer_state(folder))
+        step = self.state.global_step
+        self._saved_steps = [one for one in map(step_of, list_checkpoints(folder.parent)) if one is not None]
+        self._saved_steps = [one for one in self._saved_steps if one <= step]
+        if self.args.restore_callback_states_from_checkpoint:
+            self._load_callback_state()
+
+    def _load_callback_state(self) -> None:
+        restore_states(self.callback_handler.callbacks, self.control, self.state.stateful_callbacks or {})
+
+    def _save_optimizer_and_scheduler_part(self, folder: Path) -> None:
+        self._save_optimizer_and_scheduler(str(folder))
+
+    def _load_optimizer_and_scheduler_part(self, folder: Path) -> None:
+        self._load_optimizer_and_scheduler(str(folder))
+
+    def _load_scaler_part(self, folder: Path) -> None:
+        self._load_scaler(str(folder))
+
+    def _load_rng_state_part(self, folder: Path) -> None:
+        self._load_rng_state(str(folder))
+
+    def _load_weights_part(self, folder: Path) -> None:
+        self._load_from_checkpoint(str(folder), self.model)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        if self.optimizer is not None:
+            parts.save_optimizer(self.optimizer, Path(output_dir), self._decay_parameters_of_merged_group())
+        if self.lr_scheduler is not None:
+            parts.save_scheduler(self.lr_scheduler, Path(output_dir))
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is None or self.optimizer is None:
+            return
+        folder, merged = Path(checkpoint), self._decay_parameters_of_merged_group()
+        found = parts.load_optimizer(self.optimizer, folder, merged)
+        found = parts.load_scheduler(self.lr_scheduler, folder) and found
+        if not found:
+            logger.warning(
+                "%s holds no optimizer or schedule (save_only_model?): moments start afresh, and the schedule is "
+                "placed at step %d.",
+                checkpoint,
+                self.state.global_step,
+            )
+            for _ in range(self.state.global_step):
+                self.lr_scheduler.step()
+
+    def _decay_parameters_of_merged_group(self) -> int | None:
+        """Where kunren's one group is split on disk, so that the file has the two groups of transformers'."""
+        if not self._made_optimizer or self.optimizer is None or len(self.optimizer.param_groups) != 1:
+            return None
+        return count_decay_parameters(self.model)
+
+    def _save_scaler(self, output_dir: str) -> None:
+        scaler = getattr(self.engine, "scaler", None)
+        if scaler is not None:
+            parts.save_scaler(scaler, Path(output_dir))
+
+    def _load_scaler(self, checkpoint: str | None) -> None:
+        scaler = getattr(self.engine, "scaler", None)
+        if scaler is not None and checkpoint is not None:
+            parts.load_scaler(scaler, Path(checkpoint))
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        parts.save_random_state(Path(output_dir), self.engine.process_index, self.engine.world_size)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        if checkpoint is not None:
+            parts.load_random_state(Path(checkpoint), self.engine.process_index, self.engine.world_size)
+
+    def _save_cursor(self, folder: Path) -> None:
+        if self._run is not None:
+            parts.save_cursor(cursor_state(self._run), folder)
+
+    def _load_cursor(self, folder: Path) -> None:
+        """Nothing: the run is planned from the cursor before any part is loaded (see `read_cursor`)."""
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        load_weights(model if model is not None else self.model, resume_from_checkpoint)
+
+    def _load_best_model(self) -> None:
+        best = self.state.best_model_checkpoint
+        if best is None or not Path(best).is_dir():
+            # A run that was moved finds its checkpoints beside the others.
+            moved = self.run_folder() / Path(best).name if best is not None else None
+            if moved is None or not moved.is_dir():
+                logger.warning("There is no best checkpoint to load (%s): the weights stay those of the last step.", best)
+                return
+            best = str(moved)
+        logger.info("Loading the best model from %s (%s).", best, self.state.best_metric)
+        load_weights(self.model, best)
+
+
+def _carried_over(fresh: TrainerState, saved: TrainerState) -> TrainerState:
+    """The saved state, with what belongs to this process taken from the fresh one."""
+    saved.is_local_process_zero = fresh.is_local_process_zero
+    saved.is_world_process_zero = fresh.is_world_process_zero
+    return saved
+
+
+def cursor_state(run: Run) -> dict[str, Any]:
+    """Where a run stands in its data, and the sums of its open log window."""
+    return {
+        "version": 1,
+        "epoch": run.cursor.epoch,
+        "batches_done": run.cursor.batches_done,
+        "epoch_ended": run.cursor.epoch_ended,
+        "batches_per_epoch": run.plan.batches_per_epoch,
+        "known_batches_per_epoch": run.known_batches_per_epoch,
+        "data_seed": run.reader.seed,
+        "meter": run.meter.state_dict(),
+    }
+
+
+def read_cursor(folder: Path, state: TrainerState, batches_per_epoch: int | None, accumulation: int) -> Cursor:
+    """The cursor of a checkpoint; for one of transformers, which has none, from its step and the sizes of this run."""
+    saved = parts.load_cursor(folder)
+    if saved is not None:
+        return Cursor(saved["epoch"], saved["batches_done"], saved["epoch_ended"])
+    if batches_per_epoch is None:
+        return Cursor(0, state.global_step * accumulation)
+    steps_per_epoch = max(-(-batches_per_epoch // accumulation), 1)
+    epoch, steps = divmod(state.global_step, steps_per_epoch)
+    if steps == 0 and epoch > 0:
+        return Cursor(epoch - 1, batches_per_epoch, epoch_ended=True)
+    return Cursor(epoch, steps * accumulation)

@@ -1,0 +1,167 @@
+"""What a Trainer refuses, and why, before any work is done."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from kunren.base.names import did_you_mean
+from kunren.data.loaders import has_length
+
+logger = logging.getLogger(__name__)
+
+# Overrides that kunren would never call, and what to override instead.
+_IGNORED_OVERRIDES = {
+    "_inner_training_loop": "iterate `steps()`, or override `training_step` or `get_batch_samples`",
+    "_run_epoch": "iterate `steps()`, or override `get_train_dataloader` or `training_step`",
+    "_maybe_log_save_evaluate": "override `log`, `evaluate` or `_save_checkpoint`, or set flags in a callback",
+}
+
+# The last argument of these came late to the API: overrides written before do not take it.
+_LATE_ARGUMENTS = {"training_step": "num_items_in_batch", "compute_loss": "num_items_in_batch", "log": "start_time"}
+
+_LATER = {
+    "push_to_hub": "uploading to a hub",
+    "use_liger_kernel": "Liger kernels",
+    "parallelism_config": "tensor, context and sequence parallelism",
+    "auto_find_batch_size": "the search for a batch size",
+    "enable_jit_checkpoint": "a checkpoint on SIGTERM",
+    "torch_empty_cache_steps": "emptying the device's cache",
+}
+
+
+def refuse_ignored_overrides(cls: type) -> None:
+    """TypeError, when the class is defined, for an override that would silently never be called."""
+    for name, advice in _IGNORED_OVERRIDES.items():
+        if name in cls.__dict__:
+            raise TypeError(f"{cls.__name__} overrides {name}, which kunren's Trainer does not have: {advice}.")
+
+
+def adapt_old_signatures(cls: type) -> None:
+    """Let overrides written for older signatures go on working: the argument they do not know is left out."""
+    for name, argument in _LATE_ARGUMENTS.items():
+        function = cls.__dict__.get(name)
+        if not inspect.isfunction(function):
+            continue
+        parameters = inspect.signature(function).parameters
+        kinds = {item.kind for item in parameters.values()}
+        if argument not in parameters and not kinds & {inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL}:
+            setattr(cls, name, _without(function, argument, len(parameters)))
+
+
+def _without(function: Callable[..., Any], argument: str, positional: int) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def adapted(*args: Any, **keywords: Any) -> Any:
+        keywords.pop(argument, None)
+        return function(*args[:positional], **keywords)
+
+    return adapted
+
+
+def processing_class_from(processing_class: Any, legacy: dict[str, Any]) -> Any:
+    """`processing_class`, or `tokenizer` by its old name; TypeError for both, or for a name that does not exist."""
+    if "tokenizer" in legacy:
+        tokenizer = legacy.pop("tokenizer")
+        if processing_class is not None and tokenizer is not None:
+            raise TypeError("Give either processing_class or its old name tokenizer, not both.")
+        warnings.warn("`tokenizer` is now called `processing_class`.", FutureWarning, stacklevel=4)
+        processing_class = tokenizer if tokenizer is not None else processing_class
+    if legacy:
+        name = next(iter(legacy))
+        known = [*inspect.signature(_trainer_class().__init__).parameters, "tokenizer"]
+        raise TypeError(f"Trainer() got an unexpected argument {name!r}.{did_you_mean(name, known)}")
+    return processing_class
+
+
+def _trainer_class() -> type:
+    from kunren.trainer import Trainer
+
+    return Trainer
+
+
+def check_construction(trainer: Any, model: nn.Module | None) -> None:
+    """What cannot work together, told at construction."""
+    args = trainer.args
+    if isinstance(args, type) or not hasattr(args, "gradient_accumulation_steps"):
+        raise TypeError(f"args has to be a TrainingArguments object, not {args!r}.")
+    if model is None and trainer.model_init is None:
+        raise ValueError("A Trainer needs a model: pass `model`, or `model_init`, a function that returns one.")
+    if model is not None and not isinstance(model, nn.Module):
+        raise TypeError(
+            f"model has to be a torch.nn.Module, not {type(model).__name__} ({model!r}); a function that returns a model "
+            "goes into `model_init`."
+        )
+    if trainer.model_init is not None and trainer.optimizer is not None:
+        raise ValueError("With model_init an optimizer cannot be given: it would hold the weights of another model.")
+    if trainer.optimizer is not None and trainer.optimizer_cls_and_kwargs is not None:
+        raise ValueError("Give either `optimizers` or `optimizer_cls_and_kwargs`, not both.")
+    if args.eval_strategy != "no" and trainer.eval_dataset is None and not _overrides(trainer, "get_eval_dataloader"):
+        raise ValueError(
+            f"eval_strategy={str(args.eval_strategy)!r} needs an evaluation set: pass eval_dataset, or set "
+            "eval_strategy='no'."
+        )
+    if args.batch_eval_metrics and trainer.compute_metrics is not None:
+        parameters = inspect.signature(trainer.compute_metrics).parameters
+        if "compute_result" not in parameters:
+            raise ValueError("batch_eval_metrics=True: compute_metrics has to take a boolean `compute_result`.")
+    for name, what in _LATER.items():
+        if getattr(args, name, None):
+            raise ValueError(
+                f"{name}={getattr(args, name)!r}: {what} comes with a later version of kunren. Leave it unset for now."
+            )
+    if args.report_to:
+        logger.warning(
+            "report_to=%r: experiment trackers come with a later version of kunren. Everything that is logged is in "
+            "trainer.state.log_history and in trainer_state.json.",
+            args.report_to,
+        )
+
+
+def check_training(trainer: Any) -> None:
+    """What would end a training run later, told before the first step."""
+    if trainer.train_dataset is None and not _overrides(trainer, "get_train_dataloader"):
+        raise ValueError("Training needs data: pass train_dataset to the Trainer.")
+    for name, dataset in _data_sets(trainer):
+        if has_length(dataset) and len(dataset) == 0:
+            raise ValueError(f"The {name} is empty: it has no rows.")
+    if trainer.args.save_strategy != "no":
+        check_writable(trainer.run_folder())
+
+
+def _data_sets(trainer: Any) -> list[tuple[str, Any]]:
+    sets = [("training set", trainer.train_dataset)]
+    if trainer.args.eval_strategy != "no":
+        given = trainer.eval_dataset
+        several = isinstance(given, Mapping)
+        sets += [(f"evaluation set {key!r}", one) for key, one in given.items()] if several else [
+            ("evaluation set", given)
+        ]
+    return sets
+
+
+def check_writable(folder: Path) -> None:
+    """OSError that names the folder when nothing can be written into it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, probe = tempfile.mkstemp(dir=folder, prefix=".kunren-probe-")
+        os.close(handle)
+        os.unlink(probe)
+    except OSError as problem:
+        raise OSError(
+            problem.errno,
+            f"Checkpoints cannot be written into output_dir {folder} ({problem.strerror}): choose another output_dir, "
+            "or set save_strategy='no'",
+        ) from problem
+
+
+def _overrides(trainer: Any, name: str) -> bool:
+    return getattr(type(trainer), name) is not getattr(_trainer_class(), name)

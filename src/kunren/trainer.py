@@ -1,0 +1,242 @@
+"""Trainer: the facade. It owns the objects of a run and binds methods to them; algorithms live in the layers below."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from kunren.arguments import TrainingArguments
+from kunren.base.random_state import enable_full_determinism, set_seed
+from kunren.base.state import TrainerControl, TrainerState
+from kunren.base.types import TrainOutput
+from kunren.callbacks import CallbackHandler, DefaultFlowCallback, PrinterCallback, ProgressCallback
+from kunren.collators import DataCollatorWithPadding, default_data_collator
+from kunren.engine import choose
+from kunren.loop.step import compute_loss, training_step
+from kunren.loop.train import training_steps
+from kunren.losses.weighting import LossScale
+from kunren.model.signature import is_pretrained, read_signature, shifts_labels, unwrap
+from kunren.seams.evaluation import EvaluationSeams
+from kunren.seams.lifecycle import finish_run, prepare_run
+from kunren.seams.reporting import ReportingSeams
+from kunren.seams.saving import SavingSeams
+from kunren.seams.validation import (
+    adapt_old_signatures,
+    check_construction,
+    processing_class_from,
+    refuse_ignored_overrides,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
+    """Trains, evaluates and predicts with a PyTorch model. Made for subclassing: override any method below."""
+
+    loss_is_scaled_for_ga: bool | None = None  # True or False tells; None: found out on the first step
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        refuse_ignored_overrides(cls)
+        adapt_old_signatures(cls)
+
+    def __init__(
+        self,
+        model: nn.Module | None = None,
+        args: TrainingArguments | None = None,
+        data_collator: Callable[[list[Any]], Any] | None = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        processing_class: Any = None,
+        model_init: Callable[..., nn.Module] | None = None,
+        compute_loss_func: Callable[..., Any] | None = None,
+        compute_metrics: Callable[..., dict[str, Any]] | None = None,
+        callbacks: list[Any] | None = None,
+        optimizers: tuple[Optimizer | None, Any] = (None, None),
+        optimizer_cls_and_kwargs: tuple[type[Optimizer], dict[str, Any]] | None = None,
+        preprocess_logits_for_metrics: Callable[[Any, Any], Any] | None = None,
+        **legacy: Any,
+    ) -> None:
+        self.args = args if args is not None else TrainingArguments(output_dir="trainer_output")
+        self.processing_class = processing_class_from(processing_class, legacy)
+        self.model_init = model_init
+        self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
+        self.optimizer, self.lr_scheduler = optimizers
+        self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
+        self.compute_loss_func, self.compute_metrics = compute_loss_func, compute_metrics
+        self.preprocess_logits_for_metrics = preprocess_logits_for_metrics
+        check_construction(self, model)
+        self._seed_everything()
+        self.create_accelerator_and_postprocess()
+
+        self.data_collator = data_collator if data_collator is not None else self._automatic_collator()
+        self.is_in_train = self._is_silent = False
+        self._made_optimizer = self._made_scheduler = False
+        self.label_smoothing = self.args.label_smoothing_factor
+
+        self.current_flos = 0.0
+        self._undo: list[Callable[[], None]] = []
+        self._trial: Any = None
+        self._run = None
+        self._ignore_keys_for_eval = None
+        self._signature_columns = None
+        self._eval_dataloaders = {}
+        self._saved_steps = []
+        self._train_batch_size = self.args.train_batch_size
+        self.current_gradient_accumulation_steps = self.args.gradient_accumulation_steps
+        self.adopt_model(self.call_model_init() if self.model_init is not None or model is None else model)
+
+        self.state = TrainerState(
+            is_local_process_zero=self.is_local_process_zero(), is_world_process_zero=self.is_world_process_zero()
+        )
+        self.control = TrainerControl()
+        reporter = PrinterCallback if self.args.disable_tqdm else ProgressCallback
+        self.callback_handler = CallbackHandler(
+            [DefaultFlowCallback, *(callbacks or []), reporter],
+            self.model, self.processing_class, self.optimizer, self.lr_scheduler,
+        )
+        self.fire("on_init_end")
+
+    # ---- the model and what it is computed on
+
+    def adopt_model(self, model: nn.Module) -> None:
+        """Make `model` the one to train: read it once, place it on the device."""
+        self.model = self.model_wrapped = model
+        self.engine.place(model)
+        self.signature = read_signature(model)
+        given = self.args.label_names
+        self.label_names = list(given if given is not None else self.signature.label_names)
+        self.can_return_loss = self.signature.can_return_loss
+        self.shifts_labels = shifts_labels(model)
+        self.main_input_name = getattr(unwrap(model), "main_input_name", "input_ids")
+        # Only models that document the count are handed it: any other `**kwargs` may pass it on to something that
+        # refuses it. Weighting gives the same update either way.
+        documented = is_pretrained(model) or "num_items_in_batch" in self.signature.names
+        accepts = getattr(unwrap(model), "accepts_loss_kwargs", None)
+        self.model_accepts_loss_kwargs = (
+            bool(accepts) if accepts is not None else documented and self.signature.takes_count
+        )
+        self.loss_scale = LossScale(self.loss_is_scaled_for_ga)
+
+    @property
+    def _globalstep_last_logged(self) -> int:
+        return self.state.global_step - (self._run.meter.open_steps if self._run is not None else 0)
+
+    @property
+    def passes_count(self) -> bool:
+        return self.model_accepts_loss_kwargs
+
+    def call_model_init(self, trial: Any = None) -> nn.Module:
+        """A new model from `model_init`, which may take the trial of a hyperparameter search."""
+        assert self.model_init is not None
+        model = self.model_init(trial) if inspect.signature(self.model_init).parameters else self.model_init()
+        if model is None:
+            raise ValueError("model_init returned None: it has to return the model.")
+        return model
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """Choose what the run is computed on. Override to adjust `self.accelerator` afterwards."""
+        self.engine = choose(self.args)
+        self.is_deepspeed_enabled = self.is_fsdp_enabled = False
+        self.gather_function = self.engine.gather
+
+    @cached_property
+    def accelerator(self) -> Any:
+        """An `accelerate.Accelerator` for this run, made when first asked for."""
+        return self.engine.accelerator
+
+    def _automatic_collator(self) -> Callable[[list[Any]], Any]:
+        """Padding for what can pad: tokenizers and sequence feature extractors; plain stacking otherwise."""
+        pads = callable(getattr(self.processing_class, "pad", None))
+        of_sequences = hasattr(self.processing_class, "pad_token") or hasattr(self.processing_class, "padding_value")
+        return DataCollatorWithPadding(self.processing_class) if pads and of_sequences else default_data_collator
+
+    def _seed_everything(self) -> None:
+        (enable_full_determinism if self.args.full_determinism else set_seed)(self.args.seed)
+
+    # ---- training
+
+    def train(
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> TrainOutput:
+        """Train to the end of the plan. `resume_from_checkpoint`: a path, or True for the newest whole checkpoint."""
+        for _ in self.steps(resume_from_checkpoint, trial, ignore_keys_for_eval):
+            pass
+        return self._train_output
+
+    def steps(
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> Iterator[int]:
+        """`train()` as a generator: yields the step number after every optimizer step, so that you can look and go on."""
+        self.is_in_train = True
+        self._trial, self._ignore_keys_for_eval = trial, ignore_keys_for_eval
+        try:
+            run = self._run = prepare_run(self, resume_from_checkpoint)
+            run.start_time = time.time()
+            yield from training_steps(run, self)
+            self._train_output = finish_run(self, run)
+        finally:
+            self.is_in_train = False
+            self._run = None
+            while self._undo:
+                self._undo.pop()()
+
+    def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        """Forward and backward of one micro-batch; returns its share of the loss, detached.
+
+        Override for several losses or adversarial training; override `compute_loss` where only the loss differs.
+        """
+        return training_step(self, model, inputs, num_items_in_batch)
+
+    def compute_loss(
+        self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """The loss of a batch, and the outputs with `return_outputs`. Return the mean over the batch.
+
+        A loss that divides by `num_items_in_batch` instead, the count of the whole window, is recognised as such.
+        """
+        loss, outputs = compute_loss(self, model, inputs, num_items_in_batch)
+        return (loss, outputs) if return_outputs else loss
+
+    def compute_loss_context_manager(self) -> AbstractContextManager[Any]:
+        """The context around the loss: mixed precision, where the arguments ask for it."""
+        return self.autocast_smart_context_manager()
+
+    def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> AbstractContextManager[Any]:
+        """Mixed precision, or nothing."""
+        return self.engine.autocast()
+
+    # ---- callbacks
+
+    def add_callback(self, callback: Any) -> None:
+        """Add a callback, an instance or a class."""
+        self.callback_handler.add_callback(callback)
+
+    def pop_callback(self, callback: Any) -> Any:
+        """Remove a callback, by instance or class, and return it."""
+        return self.callback_handler.pop_callback(callback)
+
+    def remove_callback(self, callback: Any) -> None:
+        """Remove a callback, by instance or class."""
+        self.callback_handler.remove_callback(callback)
+
+    @property
+    def tokenizer(self) -> Any:
+        """The old name of `processing_class`."""
+        return self.processing_class
+
