@@ -102,7 +102,10 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
         reporter = PrinterCallback if self.args.disable_tqdm else ProgressCallback
         self.callback_handler = CallbackHandler(
             [DefaultFlowCallback, *(callbacks or []), reporter],
-            self.model, self.processing_class, self.optimizer, self.lr_scheduler,
+            self.model,
+            self.processing_class,
+            self.optimizer,
+            self.lr_scheduler,
         )
         self.fire("on_init_end")
 
@@ -130,10 +133,6 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
     @property
     def _globalstep_last_logged(self) -> int:
         return self.state.global_step - (self._run.meter.open_steps if self._run is not None else 0)
-
-    @property
-    def passes_count(self) -> bool:
-        return self.model_accepts_loss_kwargs
 
     def call_model_init(self, trial: Any = None) -> nn.Module:
         """A new model from `model_init`, which may take the trial of a hyperparameter search."""
@@ -182,7 +181,7 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
         trial: Any = None,
         ignore_keys_for_eval: list[str] | None = None,
     ) -> Iterator[int]:
-        """`train()` as a generator: yields the step number after every optimizer step, so that you can look and go on."""
+        """`train()` as a generator: yields the step number after every optimizer step; look at the run, and go on."""
         self.is_in_train = True
         self._trial, self._ignore_keys_for_eval = trial, ignore_keys_for_eval
         try:
@@ -239,4 +238,3 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
     def tokenizer(self) -> Any:
         """The old name of `processing_class`."""
         return self.processing_class
-

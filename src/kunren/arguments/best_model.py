@@ -39,7 +39,7 @@ class BestModel(Evaluation, Saving, Optimization):
         )
 
     def check(self) -> None:
-        if self._uses_metric() and self.greater_is_better is None:
+        if self.metric_for_best_model is not None and self.greater_is_better is None and self._uses_metric():
             raise refuse(
                 "metric_for_best_model",
                 self.metric_for_best_model,

@@ -46,8 +46,9 @@ def _build(cls: type[Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> A
             stacklevel=3,
         )
     built = cls.__new__(cls, *args, **keywords)
-    if old:
-        built.__dict__["_legacy_values"] = old  # before __init__, which may read them
+    unmatched = {name: value for name, value in old.items() if LEGACY_NAMES[name].read is None}
+    if unmatched:
+        built.__dict__["_legacy_values"] = unmatched  # before __init__, which may read them
     built.__init__(*args, **keywords)
     return built
 
@@ -87,10 +88,8 @@ def _translate(owner: str, old: Mapping[str, Any], given: Mapping[str, Any]) -> 
             is_free = said is None or said == meant or new in _MERGED or (name == "warmup_ratio" and not float(said))
             completes = name.startswith("push_to_hub_") and new == "hub_model_id" and str(meant).endswith(f"/{said}")
             if not is_free and not completes:
-                raise TypeError(
-                    f"{owner} was given {name}={value!r}, an old name, and {new}={said!r} as well, which differ. "
-                    f"Keep {new} only."
-                )
+                both = f"{name}={value!r} and {new}={said!r}" if "token" not in name else f"{name} and {new}"
+                raise TypeError(f"{owner} was given {both}, which differ; the first is an old name. Keep {new} only.")
     return result
 
 

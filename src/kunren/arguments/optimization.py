@@ -29,7 +29,7 @@ class Optimization(ArgumentGroup):
     optim_target_modules: None | str | list[str] = explained(
         None, "Names or a regular expression of the modules that GaLore and APOLLO treat; 'all-linear' for all linear."
     )
-    max_grad_norm: float = explained(1.0, "Gradients are scaled down to this norm; None or 0 means no clipping.")
+    max_grad_norm: float | None = explained(1.0, "Gradients are scaled down to this norm; None or 0 means no clipping.")
     label_smoothing_factor: float = explained(0.0, "Share of each label that is spread over all classes.")
     neftune_noise_alpha: float | None = explained(None, "Scale of NEFTune's noise on embeddings; None is off.")
 

@@ -88,7 +88,9 @@ def join(batches: list[Any]) -> Any:
         return {key: join([batch[key] for batch in batches]) for key in first}
     if isinstance(first, (list, tuple)):
         return tuple(join([batch[index] for batch in batches]) for index in range(len(first)))
-    raise TypeError(f"Cannot join outputs of type {type(first).__name__}: only arrays, tensors, mappings and sequences.")
+    raise TypeError(
+        f"Cannot join outputs of type {type(first).__name__}: only arrays, tensors, mappings and sequences."
+    )
 
 
 def _join_arrays(arrays: list[numpy.ndarray]) -> numpy.ndarray:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy
 import torch
+from numpy.random.mtrand import get_bit_generator, set_bit_generator
 
 _MASK = (1 << 64) - 1
 
@@ -55,7 +56,7 @@ def capture() -> dict[str, Any]:
         "numpy": numpy.random.get_state(),
         "cpu": torch.random.get_rng_state(),
     }
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         states["cuda"] = torch.cuda.random.get_rng_state_all()
     return states
 
@@ -106,12 +107,12 @@ class DataRandomness:
     def __enter__(self) -> None:
         self._python = random.getstate()
         self._torch = torch.default_generator.get_state()
-        self._numpy_theirs = numpy.random.get_bit_generator()
-        numpy.random.set_bit_generator(self._numpy_mine)
+        self._numpy_theirs = get_bit_generator()
+        set_bit_generator(self._numpy_mine)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         random.setstate(self._python)
         torch.default_generator.set_state(self._torch)
-        numpy.random.set_bit_generator(self._numpy_theirs)
+        set_bit_generator(self._numpy_theirs)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import importlib
 import logging
 import os
 import re
@@ -21,12 +22,10 @@ from typing import Any
 
 from kunren.base.strict_json import read_json, write_json
 
-try:
-    import fcntl
-except ImportError:  # Windows has no advisory locks: leftovers are told by their age there
-    fcntl = None  # type: ignore[assignment]
-
 logger = logging.getLogger(__name__)
+
+# Windows has no advisory locks: leftovers are told by their age there.
+fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None
 
 MANIFEST_NAME = "manifest.json"
 MANIFEST_FORMAT = 1

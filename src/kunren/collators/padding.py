@@ -79,8 +79,8 @@ class DataCollatorWithPadding:
 
 
 def _as_list(name: str, value: Any) -> Any:
-    if not isinstance(value, (torch.Tensor, numpy.ndarray, numpy.generic)):
-        return value
+    if isinstance(value, float) or not isinstance(value, (torch.Tensor, numpy.ndarray, numpy.generic)):
+        return value  # numpy's double is a float, and stays a double
     if name == "attention_mask" and value.ndim > 1:  # one that the tokenizer leaves as it is, and large
         return value
     return value.tolist()

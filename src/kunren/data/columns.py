@@ -1,4 +1,4 @@
-"""Columns: which of them the model takes, and dropping the others before they reach a collator that cannot batch them."""
+"""Columns: which of them the model takes, and dropping the others before a collator has to batch them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def drop_unused(dataset: Any, kept: Sequence[str] | None, description: str, mode
     if len(ignored) == len(names):
         raise ValueError(
             f"None of the columns of the {description} set ({', '.join(names)}) is an argument of {model_name}.forward "
-            f"({', '.join(kept)}): rename the columns, or set remove_unused_columns=False if a collator makes the inputs."
+            f"({', '.join(kept)}): rename the columns, or set remove_unused_columns=False if a collator makes inputs."
         )
     if not ignored:
         return dataset

@@ -59,7 +59,7 @@ def batches_in(loader: Any) -> int | None:
 
 def examples_in(loader: Any) -> int | None:
     """The number of examples behind a loader, or None when it does not know."""
-    dataset = getattr(loader, "dataset", None)
+    dataset: Any = getattr(loader, "dataset", None)
     if has_length(dataset):
         return len(dataset)
     batches, batch_size = batches_in(loader), getattr(loader, "batch_size", None)

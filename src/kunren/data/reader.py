@@ -14,6 +14,7 @@ from typing import Any, final
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
+from kunren.base.nested import map_tensors
 from kunren.base.random_state import DataRandomness, mix, seed_for_data
 from kunren.data.samplers import set_epoch
 
@@ -153,6 +154,4 @@ class BatchReader:
 
 
 def _pinned(data: Any) -> Any:
-    from torch.utils.data._utils.pin_memory import pin_memory
-
-    return pin_memory(data)
+    return map_tensors(torch.Tensor.pin_memory, data)

@@ -25,7 +25,7 @@ class Window:
         count = self.num_items
         if isinstance(count, torch.Tensor):
             return count.device.type == "cpu" and count.dim() == 0 and count.item() == 0
-        return count == 0
+        return bool(count == 0)
 
     def __iter__(self) -> Iterator[tuple[Any, bool]]:
         last = len(self.batches) - 1

@@ -45,7 +45,7 @@ class Backend(ABC):
 
     @abstractmethod
     def clip_gradients(self, optimizer: Optimizer, max_norm: float | None) -> torch.Tensor | None:
-        """Scale gradients to a norm of at most `max_norm` (None: leave them); returns the norm before, on the device."""
+        """Scale gradients to a norm of at most `max_norm` (None: leave them); the norm before, on the device."""
 
     @abstractmethod
     def step(self, optimizer: Optimizer) -> bool:

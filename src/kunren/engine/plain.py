@@ -62,7 +62,7 @@ class PlainBackend(Backend):
     def backward(self, loss: torch.Tensor, **options: Any) -> None:
         if self.scaler is not None:
             loss = self.scaler.scale(loss)
-        loss.backward(**options)
+        torch.autograd.backward(loss, **options)
 
     def clip_gradients(self, optimizer: Optimizer, max_norm: float | None) -> torch.Tensor | None:
         if self.scaler is not None:
@@ -75,7 +75,7 @@ class PlainBackend(Backend):
             limit = max_norm if max_norm is not None else float("inf")
             return torch.nn.utils.clip_grad_norm_(self._parameters, limit)
         # torch.nn.utils.clip_grad_norm_ computes just this; it walks and groups the parameters three times first.
-        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients, 2.0)), 2.0)
+        norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients, 2.0)), 2.0)
         if max_norm is not None:
             torch._foreach_mul_(gradients, torch.clamp(max_norm / (norm + 1e-6), max=1.0))
         return norm

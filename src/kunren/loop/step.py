@@ -26,7 +26,7 @@ class StepHooks(Protocol):
     loss_scale: LossScale
     label_names: list[str]
     shifts_labels: bool
-    passes_count: bool  # whether `forward` is handed `num_items_in_batch`
+    model_accepts_loss_kwargs: bool  # whether `forward` is handed `num_items_in_batch`
     label_smoothing: float
     compute_loss_func: Callable[..., torch.Tensor] | None
     current_gradient_accumulation_steps: int
@@ -61,7 +61,8 @@ def training_step(do: StepHooks, model: nn.Module, inputs: Any, num_items_in_bat
         elif do.current_gradient_accumulation_steps > 1:
             loss = weighted(loss, counted, num_items_in_batch)
     do.engine.backward(loss)
-    return loss.detach()
+    detached: torch.Tensor = loss.detach()
+    return detached
 
 
 def _counted_in(do: StepHooks, inputs: Any, num_items_in_batch: Any) -> torch.Tensor | None:
@@ -69,7 +70,8 @@ def _counted_in(do: StepHooks, inputs: Any, num_items_in_batch: Any) -> torch.Te
     if num_items_in_batch is None:
         return None
     if do.current_gradient_accumulation_steps == 1 and isinstance(num_items_in_batch, torch.Tensor):
-        return num_items_in_batch
+        whole_window: torch.Tensor = num_items_in_batch
+        return whole_window
     return counted_labels(inputs, do.shifts_labels, do.label_names)
 
 
@@ -87,7 +89,7 @@ def compute_loss(do: StepHooks, model: nn.Module, inputs: Any, num_items_in_batc
         inputs = dict(inputs)
         if takes_labels and "labels" in inputs:
             labels = inputs.pop("labels")
-        if do.passes_count and num_items_in_batch is not None:
+        if do.model_accepts_loss_kwargs and num_items_in_batch is not None:
             inputs["num_items_in_batch"] = num_items_in_batch
         outputs = model(**inputs)
     else:
@@ -96,7 +98,7 @@ def compute_loss(do: StepHooks, model: nn.Module, inputs: Any, num_items_in_batc
     if do.compute_loss_func is not None:
         return do.compute_loss_func(outputs, labels, num_items_in_batch=num_items_in_batch), outputs
     if labels is not None:
-        count = num_items_in_batch if do.passes_count else None
+        count = num_items_in_batch if do.model_accepts_loss_kwargs else None
         return smoothed_cross_entropy(outputs, labels, do.label_smoothing, do.shifts_labels, count), outputs
     return _own_loss(outputs, model, inputs), outputs
 

@@ -19,14 +19,16 @@ class CountProbe(torch.Tensor):
 
     was_read: bool
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    # Whatever is computed from the probe is an ordinary tensor.
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
     def of(count: torch.Tensor | float) -> CountProbe:
         value = torch.as_tensor(count, dtype=torch.float32).detach().clone()
         probe: CountProbe = value.as_subclass(CountProbe)
         probe.was_read = False
-        return probe.requires_grad_()
+        probe.requires_grad_()
+        return probe
 
     def item(self) -> Any:
         self.was_read = True

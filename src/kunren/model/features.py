@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from kunren.model.signature import unwrap
 
@@ -43,7 +44,8 @@ def add_embedding_noise(model: nn.Module, alpha: float) -> Callable[[], None]:
         size = float(alpha / torch.tensor(float(output.size(1) * output.size(2))).sqrt())
         return output + torch.empty_like(output).uniform_(-size, size)
 
-    return embeddings.register_forward_hook(add_noise).remove
+    handle: RemovableHandle = embeddings.register_forward_hook(add_noise)
+    return handle.remove
 
 
 def compiled(model: nn.Module, backend: str | None, mode: str | None) -> nn.Module:

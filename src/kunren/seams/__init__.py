@@ -1,1 +1,1 @@
-"""The Trainer's overridable methods by concern: each collects what a function below needs, calls it, keeps the result."""
+"""The Trainer's overridable methods by concern: each collects what a function below needs, keeps the result."""

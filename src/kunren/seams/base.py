@@ -75,6 +75,11 @@ class Seams:
     def compute_loss_context_manager(self) -> AbstractContextManager[Any]:
         raise NotImplementedError
 
+    def compute_loss(
+        self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        raise NotImplementedError
+
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         raise NotImplementedError
 

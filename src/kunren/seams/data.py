@@ -62,9 +62,7 @@ class DataSeams(Seams):
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:
         """The loader of a set to predict; rows in data-set order."""
-        return self._get_dataloader(
-            test_dataset, "test", self.args.eval_batch_size, sampler_fn=self._get_eval_sampler
-        )
+        return self._get_dataloader(test_dataset, "test", self.args.eval_batch_size, sampler_fn=self._get_eval_sampler)
 
     def _get_dataloader(
         self,
@@ -184,5 +182,3 @@ class DataSeams(Seams):
         if self.engine.device.type == "cpu":
             return inputs  # tensors of a loader are there already
         return to_device(inputs, self.engine.device)
-
-

@@ -59,7 +59,7 @@ class EvaluationSeams(DataSeams, OptimizationSeams, Seams):
     def predict(
         self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
     ) -> PredictionOutput:
-        """Predictions and labels of a data set in its order, as arrays of (rows, ...); metrics where there are labels."""
+        """Predictions and labels of a data set in its order, arrays of (rows, ...); metrics where there are labels."""
         start_time = time.time()
         loader = self.get_test_dataloader(test_dataset)
         output = self.evaluation_loop(

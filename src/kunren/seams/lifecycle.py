@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from kunren.base.state import TrainerState
@@ -136,12 +137,13 @@ def _switch_features_on(trainer: Trainer) -> None:
     if config is not None and hasattr(config, "use_cache"):
         config.use_cache = args.use_cache  # keys and values of past tokens are of no use in training
     if args.gradient_checkpointing:
-        features.enable_activation_checkpointing(model, args.gradient_checkpointing_kwargs)
+        options: Any = args.gradient_checkpointing_kwargs
+        features.enable_activation_checkpointing(model, options)
     if args.neftune_noise_alpha is not None:
         trainer._undo.append(features.add_embedding_noise(model, args.neftune_noise_alpha))
 
 
-def _compiled(trainer: Trainer) -> object:
+def _compiled(trainer: Trainer) -> nn.Module:
     args = trainer.args
     if not args.torch_compile:
         return trainer.model

@@ -40,12 +40,13 @@ class OptimizationSeams(Seams):
     def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> Any:
         """Make the schedule that the arguments name, unless there is one."""
         if self.lr_scheduler is None:
+            given: Any = self.args.lr_scheduler_kwargs
             self.lr_scheduler = get_scheduler(
                 self.args.lr_scheduler_type,
-                optimizer=optimizer if optimizer is not None else self.optimizer,
+                optimizer=optimizer if optimizer is not None else self._need_optimizer(),
                 num_warmup_steps=self.args.get_warmup_steps(num_training_steps),
                 num_training_steps=num_training_steps,
-                scheduler_specific_kwargs=self.args.lr_scheduler_kwargs,
+                scheduler_specific_kwargs=given,
             )
         return self.lr_scheduler
 

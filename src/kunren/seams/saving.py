@@ -34,10 +34,10 @@ class SavingSeams(Seams):
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Write the model so that `from_pretrained` reads it, with its processing class and the arguments."""
         if self.args.should_save:
-            self._save(output_dir if output_dir is not None else self.args.output_dir)
+            self._save(output_dir if output_dir is not None else str(self.args.output_dir))
 
     def _save(self, output_dir: str | None = None, state_dict: Mapping[str, Any] | None = None) -> None:
-        folder = Path(output_dir if output_dir is not None else self.args.output_dir).expanduser()
+        folder = Path(output_dir if output_dir is not None else str(self.args.output_dir)).expanduser()
         folder.mkdir(parents=True, exist_ok=True)
         processing_class = self.processing_class
         if processing_class is None:
@@ -46,7 +46,7 @@ class SavingSeams(Seams):
         parts.save_training_args(self.args.to_dict(), folder)
 
     def _get_output_dir(self, trial: Any) -> str:
-        return self.args.output_dir
+        return str(self.args.output_dir)
 
     # ---- a checkpoint: saved in parts, published whole
 
@@ -184,7 +184,7 @@ class SavingSeams(Seams):
             # A run that was moved finds its checkpoints beside the others.
             moved = self.run_folder() / Path(best).name if best is not None else None
             if moved is None or not moved.is_dir():
-                logger.warning("There is no best checkpoint to load (%s): the weights stay those of the last step.", best)
+                logger.warning("There is no best checkpoint to load (%s): the last step's weights stay.", best)
                 return
             best = str(moved)
         logger.info("Loading the best model from %s (%s).", best, self.state.best_metric)

@@ -77,12 +77,12 @@ def processing_class_from(processing_class: Any, legacy: dict[str, Any]) -> Any:
         processing_class = tokenizer if tokenizer is not None else processing_class
     if legacy:
         name = next(iter(legacy))
-        known = [*inspect.signature(_trainer_class().__init__).parameters, "tokenizer"]
+        known = [*inspect.signature(_trainer_class()).parameters, "tokenizer"]
         raise TypeError(f"Trainer() got an unexpected argument {name!r}.{did_you_mean(name, known)}")
     return processing_class
 
 
-def _trainer_class() -> type:
+def _trainer_class() -> type[Any]:
     from kunren.trainer import Trainer
 
     return Trainer
@@ -97,8 +97,8 @@ def check_construction(trainer: Any, model: nn.Module | None) -> None:
         raise ValueError("A Trainer needs a model: pass `model`, or `model_init`, a function that returns one.")
     if model is not None and not isinstance(model, nn.Module):
         raise TypeError(
-            f"model has to be a torch.nn.Module, not {type(model).__name__} ({model!r}); a function that returns a model "
-            "goes into `model_init`."
+            f"model has to be a torch.nn.Module, not {type(model).__name__} ({model!r}); a function that returns a "
+            "model goes into `model_init`."
         )
     if trainer.model_init is not None and trainer.optimizer is not None:
         raise ValueError("With model_init an optimizer cannot be given: it would hold the weights of another model.")
@@ -142,9 +142,9 @@ def _data_sets(trainer: Any) -> list[tuple[str, Any]]:
     if trainer.args.eval_strategy != "no":
         given = trainer.eval_dataset
         several = isinstance(given, Mapping)
-        sets += [(f"evaluation set {key!r}", one) for key, one in given.items()] if several else [
-            ("evaluation set", given)
-        ]
+        sets += (
+            [(f"evaluation set {key!r}", one) for key, one in given.items()] if several else [("evaluation set", given)]
+        )
     return sets
 
 
