@@ -93,7 +93,7 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
         self._saved_steps = []
         self._train_batch_size = self.args.train_batch_size
         self.current_gradient_accumulation_steps = self.args.gradient_accumulation_steps
-        self.adopt_model(self.call_model_init() if self.model_init is not None or model is None else model)
+        self.adopt_model(model if model is not None else self.call_model_init())
 
         self.state = TrainerState(
             is_local_process_zero=self.is_local_process_zero(), is_world_process_zero=self.is_world_process_zero()

@@ -38,6 +38,10 @@ from kunren.optim.parameter_groups import fit_state, split_state
 logger = logging.getLogger(__name__)
 
 
+# What torch's schedules keep for each parameter group.
+_LISTS_BY_GROUP = ("base_lrs", "_last_lr", "lr_lambdas", "min_lrs", "max_lrs", "base_momentums", "max_momentums")
+
+
 class Stateful(Protocol):
     """What schedulers, gradient scalers and the like have."""
 
@@ -84,12 +88,24 @@ def load_optimizer(optimizer: Optimizer, folder: Path, number_of_decay_parameter
     return True
 
 
-def save_scheduler(scheduler: Stateful, folder: Path) -> None:
-    _write(plain(scheduler.state_dict(), SCHEDULER_NAME), folder / SCHEDULER_NAME)
+def save_scheduler(scheduler: Stateful, folder: Path, groups: int | None = None) -> None:
+    """Write `scheduler.pt`; with `groups`, for an optimizer state that `save_optimizer` has split into that many."""
+    state = scheduler.state_dict()
+    if groups is not None:
+        state = _for_groups(state, groups)
+    _write(plain(state, SCHEDULER_NAME), folder / SCHEDULER_NAME)
 
 
 def load_scheduler(scheduler: Stateful, folder: Path) -> bool:
-    return _load_state(scheduler, folder / SCHEDULER_NAME)
+    """Read `scheduler.pt`, whether it was of one parameter group or of two, into a schedule over one or two."""
+    path = folder / SCHEDULER_NAME
+    if not path.is_file():
+        return False
+    own = scheduler.state_dict()
+    groups = next((len(own[name]) for name in _LISTS_BY_GROUP if isinstance(own.get(name), list)), None)
+    state = load_plain(path)
+    scheduler.load_state_dict(state if groups is None else _for_groups(state, groups))
+    return True
 
 
 def save_scaler(scaler: Stateful, folder: Path) -> None:
@@ -97,7 +113,10 @@ def save_scaler(scaler: Stateful, folder: Path) -> None:
 
 
 def load_scaler(scaler: Stateful, folder: Path) -> bool:
-    return _load_state(scaler, folder / SCALER_NAME)
+    if not (folder / SCALER_NAME).is_file():
+        return False
+    scaler.load_state_dict(load_plain(folder / SCALER_NAME))
+    return True
 
 
 def save_random_state(folder: Path, process_index: int = 0, world_size: int = 1) -> None:
@@ -107,11 +126,11 @@ def save_random_state(folder: Path, process_index: int = 0, world_size: int = 1)
 
 def load_random_state(folder: Path, process_index: int = 0, world_size: int = 1) -> bool:
     """Put back this process's generators. A checkpoint of another number of processes has none for it: then False."""
-    path = folder / rng_state_name(process_index, world_size)
-    if not path.is_file() and world_size == 1:
-        path = folder / rng_state_name(0, world_size=2)
-    if not path.is_file():
-        logger.warning("%s has no %s: random numbers go on from the seed, not from where they were.", folder, path.name)
+    name = rng_state_name(process_index, world_size)
+    others = [rng_state_name(0, world_size=2)] if world_size == 1 else []  # one process reads the first of several
+    path = next((folder / each for each in (name, *others) if (folder / each).is_file()), None)
+    if path is None:
+        logger.warning("%s has no %s: random numbers go on from the seed, not from where they were.", folder, name)
         return False
     with torch.serialization.safe_globals(_numpy_array_globals()):
         restore(load_plain(path))
@@ -203,14 +222,21 @@ def _write(value: Any, path: Path) -> None:
         torch.save(value, file)
 
 
-def _load_state(target: Stateful, path: Path) -> bool:
-    if not path.is_file():
-        return False
-    target.load_state_dict(load_plain(path))
-    return True
+def _for_groups(state: dict[str, Any], groups: int) -> dict[str, Any]:
+    """A schedule's state with one entry a parameter group; the groups of decay and no decay have the same entries."""
+    fitted: dict[str, Any] = {}
+    for name, value in state.items():
+        if name in _LISTS_BY_GROUP and isinstance(value, list) and value:
+            fitted[name] = value[:groups] + [value[-1]] * (groups - len(value))
+        elif name == "_schedulers":  # SequentialLR and ChainedScheduler hold others
+            fitted[name] = [_for_groups(inner, groups) for inner in value]
+        else:
+            fitted[name] = value
+    return fitted
 
 
 def _numpy_array_globals() -> list[Any]:
-    """What a pickled numpy array names: numpy's generator keeps its state in one."""
+    """What a pickled array names, as numpy 1 and as numpy 2 spell it: numpy's generator keeps its state in one."""
     reconstruct = numpy.zeros(0).__reduce__()[0]
-    return [reconstruct, numpy.ndarray, numpy.dtype, type(numpy.dtype(numpy.uint32))]
+    spellings = [(reconstruct, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")]
+    return [*spellings, numpy.ndarray, numpy.dtype, type(numpy.dtype(numpy.uint32))]

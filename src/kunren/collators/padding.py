@@ -73,7 +73,9 @@ class DataCollatorWithPadding:
     def _as_lists(self, features: list[Any]) -> list[Any]:
         """Rows whose token ids are arrays as rows of python numbers, which is what a tokenizer pads."""
         names = getattr(self.tokenizer, "model_input_names", None) or ["input_ids"]
-        if not features or not isinstance(features[0].get(names[0]), (torch.Tensor, numpy.ndarray)):
+        if not features or not isinstance(features[0], Mapping):
+            return features
+        if not isinstance(features[0].get(names[0]), (torch.Tensor, numpy.ndarray)):
             return features
         return [{name: _as_list(name, value) for name, value in row.items()} for row in features]
 
@@ -89,15 +91,22 @@ def _as_list(name: str, value: Any) -> Any:
 def _tensor(values: Any) -> torch.Tensor:
     if isinstance(values, torch.Tensor):
         return values
-    if isinstance(values, list) and all(isinstance(row, list) and not row for row in values):
-        return torch.tensor(values, dtype=torch.int64)  # rows without tokens are still rows of token ids
+    if _is_empty(values):
+        return torch.tensor(values, dtype=torch.int64)
     return torch.from_numpy(values) if isinstance(values, numpy.ndarray) else stacking.to_tensor(values)
 
 
 def _array(values: Any) -> numpy.ndarray[Any, Any]:
     if isinstance(values, torch.Tensor):
         return values.numpy()
+    if _is_empty(values):
+        return numpy.array(values, dtype=numpy.int64)
     return values if isinstance(values, numpy.ndarray) else stacking.to_array(values)
+
+
+def _is_empty(values: Any) -> bool:
+    """Whether there is no token in any row: such rows are still rows of token ids, which are integers."""
+    return isinstance(values, list) and all(isinstance(row, list) and not row for row in values)
 
 
 def _missing_column(features: list[Any], error: KeyError) -> Exception:

@@ -75,8 +75,9 @@ class BatchReader:
     def read(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """The batches of `epoch` from batch `start` on. Map-style data is not fetched to be skipped."""
         set_epoch(self.loader, epoch)
-        if start == 0:
-            # Every DataLoader iterator draws its workers' seed from the global stream. The reader needs no such seed,
+        persists = getattr(self.loader, "num_workers", 0) > 0 and getattr(self.loader, "persistent_workers", False)
+        if start == 0 and (epoch == 0 or not persists):
+            # A new DataLoader iterator draws its workers' seed from the global stream. The reader needs no such seed,
             # but the draw is part of the random numbers that dropout sees under transformers' Trainer.
             torch.empty((), dtype=torch.int64).random_()
         if not self._by_index:

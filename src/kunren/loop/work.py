@@ -16,9 +16,8 @@ def operations_per_token(model: nn.Module) -> int:
 
     0 for models that do not count their weights this way, whose inputs need not be tokens at all.
     """
-    core = unwrap(model)
-    count = getattr(core, "num_parameters", None)
-    if not hasattr(core, "floating_point_ops") or not callable(count):
+    count = getattr(unwrap(model), "num_parameters", None)
+    if not callable(count):
         return 0
     return 6 * int(count(exclude_embeddings=True))
 

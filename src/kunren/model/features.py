@@ -13,15 +13,23 @@ from kunren.model.signature import unwrap
 
 
 def enable_activation_checkpointing(model: nn.Module, options: dict[str, Any] | None) -> None:
-    """Recompute activations in the backward pass; without options, by torch's non-reentrant implementation."""
+    """Recompute activations in the backward pass; without options, by torch's non-reentrant implementation.
+
+    `every_n_layers` and `offload` among the options go to models that know them.
+    """
     core = unwrap(model)
-    enable = getattr(core, "gradient_checkpointing_enable", None)
-    if not callable(enable):
-        raise ValueError(
-            f"activation_checkpointing=True, but {type(core).__name__} has no `gradient_checkpointing_enable` method: "
-            "set activation_checkpointing=False, or call torch.utils.checkpoint in the model's forward."
-        )
-    enable(gradient_checkpointing_kwargs=options if options is not None else {"use_reentrant": False})
+    arguments: dict[str, Any] = dict(options or {})
+    further = {name: arguments.pop(name) for name in ("every_n_layers", "offload") if name in arguments}
+    arguments = arguments or {"use_reentrant": False}
+    for spelling in ("activation", "gradient"):  # the name in transformers 5.24, and the one before
+        enable = getattr(core, f"{spelling}_checkpointing_enable", None)
+        if callable(enable):
+            enable(**{f"{spelling}_checkpointing_kwargs": arguments, **further})
+            return
+    raise ValueError(
+        f"activation_checkpointing=True, but {type(core).__name__} has no `gradient_checkpointing_enable` method: "
+        "set activation_checkpointing=False, or call torch.utils.checkpoint in the model's forward."
+    )
 
 
 def add_embedding_noise(model: nn.Module, alpha: float) -> Callable[[], None]:

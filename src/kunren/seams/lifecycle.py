@@ -151,9 +151,7 @@ def _compiled(trainer: Trainer) -> nn.Module:
 
 
 def _make_optimizer(trainer: Trainer, plan: Plan) -> None:
-    """A second `train()` starts with new moments under a new schedule; what the user gave or made is kept."""
-    if trainer._made_optimizer:
-        trainer.optimizer = None
+    """A second `train()` goes on with the optimizer there is, moments included, under a new schedule of kunren's."""
     if trainer._made_scheduler:
         trainer.lr_scheduler = None
     trainer._made_optimizer = trainer._made_optimizer or trainer.optimizer is None

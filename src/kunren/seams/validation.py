@@ -95,6 +95,8 @@ def check_construction(trainer: Any, model: nn.Module | None) -> None:
         raise TypeError(f"args has to be a TrainingArguments object, not {args!r}.")
     if model is None and trainer.model_init is None:
         raise ValueError("A Trainer needs a model: pass `model`, or `model_init`, a function that returns one.")
+    if model is not None and trainer.model_init is not None:
+        raise ValueError("Give either `model` or `model_init`, not both.")
     if model is not None and not isinstance(model, nn.Module):
         raise TypeError(
             f"model has to be a torch.nn.Module, not {type(model).__name__} ({model!r}); a function that returns a "

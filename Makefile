@@ -1,0 +1,73 @@
+# Needs python3, pip and make. Everything is installed into one virtual environment, .venv; each target makes what it
+# needs the first time and starts at once from then on.
+
+PYTHON ?= python3
+VENV ?= .venv
+DEMO ?= sentiment
+WORKERS ?= 2
+
+BIN := $(VENV)/bin
+# Tests share the cores among WORKERS processes, so each takes one thread; nothing may reach for a model hub.
+TEST_ENVIRONMENT := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
+
+.PHONY: help demo test slow trackers lint format types architecture bench clean
+
+help:
+	@echo "make demo           fine-tune a model and try it (DEMO=sentiment, digits, text or names)"
+	@echo "make test           the fast tests"
+	@echo "make lint           ruff: rules and format        make format  apply them"
+	@echo "make types          mypy --strict over src"
+	@echo "make architecture   budgets, layers, public surface"
+	@echo "make slow           slow, crash and multi-process tests"
+	@echo "make trackers       tests of the experiment trackers that are installed"
+	@echo "make bench          the benchmarks, against their peers"
+
+demo: $(VENV)/installed
+	HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false $(BIN)/kunren demo $(DEMO)
+
+test: $(VENV)/installed
+	$(TEST_ENVIRONMENT) $(BIN)/python -m pytest -q -n $(WORKERS)
+
+slow: $(VENV)/installed
+	$(TEST_ENVIRONMENT) $(BIN)/python -m pytest -m "slow or crash or distributed"
+
+trackers: $(VENV)/installed
+	$(TEST_ENVIRONMENT) $(BIN)/python -m pytest -m trackers
+
+lint: $(VENV)/installed
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+format: $(VENV)/installed
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+types: $(VENV)/installed
+	$(BIN)/mypy
+
+architecture: $(VENV)/installed
+	$(TEST_ENVIRONMENT) $(BIN)/python -m pytest -q tests/architecture
+
+bench: $(VENV)/installed-bench
+	for script in benchmarks/*.py; do HF_HUB_OFFLINE=1 $(BIN)/python $$script || exit 1; done
+
+clean:
+	rm -rf $(VENV) runs .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+# Some systems ship Python without ensurepip; the pip beside it then fills the environment.
+$(VENV)/installed-torch:
+	$(PYTHON) -m venv $(VENV) || { \
+		$(PYTHON) -m venv --clear --without-pip $(VENV) && \
+		$(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
+	$(BIN)/python -m pip install --quiet torch==2.13.0
+	touch $@
+
+$(VENV)/installed: $(VENV)/installed-torch requirements-dev.txt requirements-demo.txt pyproject.toml
+	$(BIN)/python -m pip install --quiet -r requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --no-deps -r requirements-demo.txt
+	$(BIN)/python -m pip install --quiet --no-deps --editable .
+	touch $@
+
+$(VENV)/installed-bench: $(VENV)/installed requirements-bench.txt
+	$(BIN)/python -m pip install --quiet -r requirements-bench.txt
+	touch $@

@@ -1,0 +1,1 @@
+"""Problems that users of trainers report, each as a small check of the right behaviour."""
