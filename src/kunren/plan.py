@@ -14,12 +14,14 @@ class Cursor:
     """How far a run has come in its data: passes begun, and micro-batches used up in the current one.
 
     `epoch_ended` tells a checkpoint taken at the end of an epoch from one taken after its last step: only in the
-    second case is what happens at the end of an epoch (an evaluation, say) still due.
+    second case is what happens at the end of an epoch (an evaluation, say) still due. `broken_off`: a callback has
+    asked to end the epoch here, before its data is used up.
     """
 
     epoch: int = 0
     batches_done: int = 0
     epoch_ended: bool = False
+    broken_off: bool = False
 
     def start(self) -> Cursor:
         """Where training goes on: at the next epoch if this one has ended."""
@@ -52,7 +54,8 @@ class Plan:
         """The epochs still to go, given the optimizer steps already done; none when the plan is done."""
         start = self.start
         # An epoch that a checkpoint caught between its last step and its end still has to end.
-        end_is_due = start.batches_done == self.batches_per_epoch and not start.epoch_ended
+        used_up = start.batches_done == self.batches_per_epoch or start.broken_off
+        end_is_due = used_up and not start.epoch_ended
         if after >= self.max_steps and not end_is_due:
             return iter(())
         first = self.start.start().epoch
@@ -83,8 +86,6 @@ def make_plan(args: Any, *, batches_per_epoch: int | None, num_examples: int | N
             max_steps, epochs = args.max_steps, math.ceil(args.max_steps / steps_per_epoch)
         else:
             max_steps, epochs = math.ceil(args.num_train_epochs * steps_per_epoch), math.ceil(args.num_train_epochs)
-        # A callback may end epochs early; then max_steps takes more passes than the sizes say.
-        epochs = max(epochs, start.start().epoch + math.ceil(max_steps / steps_per_epoch)) if start.epoch else epochs
     return Plan(
         max_steps=max_steps,
         num_train_epochs=epochs,

@@ -60,18 +60,14 @@ def test_training_is_the_same_with_and_without(how: str, workers: int, tmp_path:
         "at the start": {"eval_strategy": "epoch", "eval_on_start": True},
         "predict in a callback": {},
     }[how]
-    if workers and how != "every epoch":
-        settings["max_steps"] = 4
-    common: dict[str, Any] = {"gradient_accumulation_steps": 2} | (
-        {"max_steps": settings["max_steps"]} if "max_steps" in settings else {}
-    )
+    common = {"gradient_accumulation_steps": 2, "dataloader_num_workers": workers, "max_steps": 4 if workers else -1}
     data = Unsteady(rows.points(24).rows)
-    without = trained(tmp_path / "a", models.Points(0.5), data, **common, dataloader_num_workers=workers)
+    without = trained(tmp_path / "a", models.Points(0.5), data, **common)
     model, predict = models.Points(0.5), PredictEverySecondStep()
     seed_everything(0)
     trainer = kunren.Trainer(
         model=model,
-        args=arguments(tmp_path / "b", **common, **{**settings, "dataloader_num_workers": workers}),
+        args=arguments(tmp_path / "b", **common, **settings),
         train_dataset=data,
         eval_dataset=Unsteady(rows.points(7).rows),
         callbacks=[predict] if how == "predict in a callback" else None,

@@ -168,7 +168,9 @@ class Tokens(nn.Module):
         torch.manual_seed(0)
         self.embedding, self.drop, self.head = nn.Embedding(VOCABULARY, 8), nn.Dropout(dropout), nn.Linear(8, VOCABULARY)
 
-    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, labels: torch.Tensor | None = None
+    ) -> dict[str, torch.Tensor]:
         logits = self.head(self.drop(self.embedding(input_ids)))
         if labels is None:
             return {"logits": logits}

@@ -31,7 +31,10 @@ def add_command(commands: Commands) -> None:
     parser.add_argument("name", nargs="?", default=DEFAULT_DEMO, help=f"which one (default: {DEFAULT_DEMO})")
     parser.add_argument("--list", action="store_true", help="name the demos and the files they are in")
     parser.add_argument(
-        "options", nargs=argparse.REMAINDER, metavar="...", help="for the demo itself; `kunren demo NAME --help` shows them"
+        "options",
+        nargs=argparse.REMAINDER,
+        metavar="...",
+        help="for the demo itself; `kunren demo NAME --help` shows them",
     )
     parser.set_defaults(run=run)
 
@@ -67,7 +70,9 @@ def demo_scripts() -> dict[str, Path]:
         scripts = {path.stem: path for path in sorted(folder.glob("*.py"))}
         if scripts:
             return scripts
-    raise DemoError("this installation of kunren carries no demos: reinstall it with `pip install --force-reinstall kunren`")
+    raise DemoError(
+        "this installation of kunren carries no demos: reinstall it with `pip install --force-reinstall kunren`"
+    )
 
 
 def summary(path: Path) -> str:

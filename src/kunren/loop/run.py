@@ -69,11 +69,15 @@ class Run:
     def windows(self, epoch: int) -> Iterator[Window]:
         """The windows of `epoch` that are still to do."""
         start = self.plan.start
-        done = start.batches_done if epoch == start.epoch and not start.epoch_ended else 0
+        resumed_here = epoch == start.epoch and not start.epoch_ended
+        done = start.batches_done if resumed_here else 0
         self.cursor = Cursor(epoch, done)
         if self.before_first_batch is not None:
             self.before_first_batch()
             self.before_first_batch = None
+        if resumed_here and start.broken_off:
+            self.control.should_epoch_stop = True
+            return
         yield from windows(self.reader.read(epoch, done), self.get_batches, self.plan.accumulation_steps, done)
 
     def advance(self, window: Window) -> None:

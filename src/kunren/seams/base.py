@@ -83,6 +83,9 @@ class Seams:
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         raise NotImplementedError
 
+    def store_flos(self) -> None:
+        raise NotImplementedError
+
     def _get_output_dir(self, trial: Any) -> str:
         raise NotImplementedError
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
@@ -52,8 +53,8 @@ def prepare_run(trainer: Trainer, resume_from_checkpoint: str | bool | None) -> 
     args = trainer.args
     check_training(trainer)
     resume = resume_from_checkpoint if resume_from_checkpoint is not None else args.resume_from_checkpoint
+    clean_leftovers(trainer.run_folder())  # also puts back a checkpoint whose replacement was cut off
     checkpoint = layout.resolve(_as_bool(resume), trainer.run_folder())
-    clean_leftovers(trainer.run_folder())
     if trainer.model_init is not None:
         trainer._seed_everything()
         trainer.adopt_model(trainer.call_model_init(trainer._trial))
@@ -169,6 +170,9 @@ def _resume(trainer: Trainer, run: Run, checkpoint: Path) -> None:
     if cursor is not None:
         run.meter.load_state_dict(cursor["meter"])
         run.known_batches_per_epoch = cursor["known_batches_per_epoch"]
+        run.learning_rate = cursor["learning_rate"]
+        if cursor["gradient_norm"] is not None:
+            run.gradient_norm = torch.tensor(cursor["gradient_norm"])
     if not trainer.args.save_only_model:
         run.before_first_batch = lambda: trainer._load_rng_state(str(checkpoint))
 

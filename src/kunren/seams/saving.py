@@ -74,8 +74,14 @@ class SavingSeams(Seams):
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         folder = checkpoint_path(self._get_output_dir(trial), self.state.global_step)
+        self.store_flos()
+        best_before = self.state.best_model_checkpoint
         self._note_best_checkpoint(folder)
-        publish(folder, lambda temporary: parts.save_parts(self.checkpoint_parts(), temporary))
+        try:
+            publish(folder, lambda temporary: parts.save_parts(self.checkpoint_parts(), temporary))
+        except BaseException:
+            self.state.best_model_checkpoint = best_before
+            raise
         if self.state.global_step not in self._saved_steps:
             self._saved_steps.append(self.state.global_step)
         best = self.state.best_model_checkpoint
@@ -124,10 +130,11 @@ class SavingSeams(Seams):
         self._load_from_checkpoint(str(folder), self.model)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        merged = self._decay_parameters_of_merged_group()
         if self.optimizer is not None:
-            parts.save_optimizer(self.optimizer, Path(output_dir), self._decay_parameters_of_merged_group())
+            parts.save_optimizer(self.optimizer, Path(output_dir), merged)
         if self.lr_scheduler is not None:
-            parts.save_scheduler(self.lr_scheduler, Path(output_dir))
+            parts.save_scheduler(self.lr_scheduler, Path(output_dir), None if merged is None else 2)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is None or self.optimizer is None:
@@ -205,9 +212,12 @@ def cursor_state(run: Run) -> dict[str, Any]:
         "epoch": run.cursor.epoch,
         "batches_done": run.cursor.batches_done,
         "epoch_ended": run.cursor.epoch_ended,
+        "broken_off": run.control.should_epoch_stop,
         "batches_per_epoch": run.plan.batches_per_epoch,
         "known_batches_per_epoch": run.known_batches_per_epoch,
         "data_seed": run.reader.seed,
+        "learning_rate": run.learning_rate,
+        "gradient_norm": None if run.gradient_norm is None else float(run.gradient_norm),
         "meter": run.meter.state_dict(),
     }
 
@@ -216,7 +226,7 @@ def read_cursor(folder: Path, state: TrainerState, batches_per_epoch: int | None
     """The cursor of a checkpoint; for one of transformers, which has none, from its step and the sizes of this run."""
     saved = parts.load_cursor(folder)
     if saved is not None:
-        return Cursor(saved["epoch"], saved["batches_done"], saved["epoch_ended"])
+        return Cursor(saved["epoch"], saved["batches_done"], saved["epoch_ended"], saved["broken_off"])
     if batches_per_epoch is None:
         return Cursor(0, state.global_step * accumulation)
     steps_per_epoch = max(-(-batches_per_epoch // accumulation), 1)
