@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from kunren._version import __version__
 
 # Public name -> module. Nothing is imported before it is asked for.
 _HOMES = {

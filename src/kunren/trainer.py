@@ -32,6 +32,7 @@ from kunren.seams.saving import SavingSeams
 from kunren.seams.validation import (
     adapt_old_signatures,
     check_construction,
+    name_is_overridden,
     processing_class_from,
     refuse_ignored_overrides,
 )
@@ -67,7 +68,7 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
         **legacy: Any,
     ) -> None:
         self.args = args if args is not None else TrainingArguments(output_dir="trainer_output")
-        self.processing_class = processing_class_from(processing_class, legacy)
+        self.processing_class = processing_class_from(processing_class, legacy, inspect.signature(Trainer).parameters)
         self.model_init = model_init
         self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
         self.optimizer, self.lr_scheduler = optimizers
@@ -128,7 +129,10 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
         self.model_accepts_loss_kwargs = (
             bool(accepts) if accepts is not None else documented and self.signature.takes_count
         )
-        self.loss_scale = LossScale(self.loss_is_scaled_for_ga)
+        # Where nobody sees the count, there is nothing to find out.
+        overridden = [name for name in ("training_step", "compute_loss") if name_is_overridden(self, Trainer, name)]
+        self._hands_out_count = bool(overridden or self.compute_loss_func or self.model_accepts_loss_kwargs)
+        self.loss_scale = LossScale(self.loss_is_scaled_for_ga if self._hands_out_count else False)
 
     @property
     def _globalstep_last_logged(self) -> int:

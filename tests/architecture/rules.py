@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import io
+import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +20,11 @@ LAYERS = {
     "seq2seq": 6, "hub": 6, "search": 6, "hf": 6, "cli": 6,
     "__init__": 7,
 }  # fmt: skip
-# One alternative among equals in each file, reached through a registry: no part of what has to be read first.
-CATALOGUES = ("collators", "optim/optimizers", "losses/functions", "trackers", "cli", "hub", "hf", "search")
+# One alternative among equals in each file, or a list of declarations: no part of what has to be read first.
+CATALOGUES = (
+    "arguments/", "callbacks/early_stopping", "callbacks/printer", "callbacks/progress", "cli/", "collators/", "hf/",
+    "hub/", "losses/functions/", "optim/optimizers/", "search/", "trackers/",
+)  # fmt: skip
 HOMES = {
     "accelerate": ("engine",),
     "transformers": ("model", "hub", "hf"),
@@ -62,7 +67,10 @@ def imports(package: Path, path: str, tree: ast.Module) -> list[Import]:
             above = folder[: len(folder) - node.level + 1] if node.level else []
             module = ".".join([*above, *([node.module] if node.module else [])])
             names = [f"{module}.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("import_module", "__import__"):
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in (
+            "import_module",
+            "__import__",
+        ):
             names = [a.value for a in node.args[:1] if isinstance(a, ast.Constant) and isinstance(a.value, str)]
         found += [Import(name, node.lineno, when.get(id(node), "load")) for name in names]
     return found
@@ -94,14 +102,27 @@ def too_long(package: Path) -> list[str]:
 
 
 def core_too_large(package: Path) -> list[str]:
-    """The rooms of the core with their lines, largest first, if together they are over the budget."""
+    """The rooms of the core with their lines of code, largest first, if together they are over the budget."""
     lines: dict[str, int] = {}
-    for path, text, _ in sources(package):
-        if not path.startswith(tuple(f"{catalogue}/" for catalogue in CATALOGUES)):
-            lines[room(path)] = lines.get(room(path), 0) + len(text.splitlines())
+    for path, text, tree in sources(package):
+        if not path.startswith(CATALOGUES):
+            lines[room(path)] = lines.get(room(path), 0) + lines_of_code(text, tree)
     total = sum(lines.values())
     rooms = sorted(lines.items(), key=lambda entry: -entry[1])
     return [f"core: {total} lines, {MAX_CORE_LINES} allowed: {rooms}"] if total > MAX_CORE_LINES else []
+
+
+def lines_of_code(text: str, tree: ast.Module) -> int:
+    """Lines that hold code: no blank ones, no comments, no docstrings. Explaining more must never cost budget."""
+    layout = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in layout:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node, clean=False):
+            lines -= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+    return len(lines)
 
 
 def upward_imports(package: Path) -> list[str]:

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy
 import torch
+from parity.models import Points, flat
 from torch import nn
 
 import kunren
-from parity.models import Points, flat
 
 DEFAULTS: dict[str, Any] = {
     "per_device_train_batch_size": 4,

@@ -12,12 +12,12 @@ import torch.nn.functional as F
 import transformers as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from parity import models, rows
+from parity.models import flat
 from torch import nn
 
 import kunren
 from invariants.runs import Update, arguments, losses, one_update
-from parity import models, rows
-from parity.models import flat
 
 SPLITS = [(1, 8), (2, 4), (4, 2), (3, 3)]  # the last: 3 + 3 + 2 rows
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from parity import rows
+from parity.models import flat
 
 import kunren
 from invariants.runs import Recording, arguments, losses, seed_everything
-from parity import rows
-from parity.models import flat
 
 
 def numbered(count: int = 24) -> rows.Rows:
@@ -145,9 +145,7 @@ def test_random_rows_differ_from_epoch_to_epoch_and_from_batch_to_batch(tmp_path
             drawn.extend([random.random(), float(numpy.random.rand()), torch.rand(()).item()])
             return super().__getitem__(index)
 
-    trainer = kunren.Trainer(
-        model=Recording(), args=arguments(tmp_path), train_dataset=Drawing(numbered().rows)
-    )
+    trainer = kunren.Trainer(model=Recording(), args=arguments(tmp_path), train_dataset=Drawing(numbered().rows))
     trainer.train()
     assert len(drawn) == 3 * 48
     assert len(set(drawn)) == len(drawn)

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 import torch
+from parity import models, rows
+from parity.models import flat
 from torch import nn
 
 import kunren
 from invariants.runs import arguments, losses, one_update
-from parity import models, rows
-from parity.models import flat
 
 
 def trainer_for(folder: Path, model: nn.Module, data: Any, **settings: Any) -> kunren.Trainer:

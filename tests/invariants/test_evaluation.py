@@ -11,12 +11,12 @@ import numpy
 import pytest
 import torch
 import torch.nn.functional as F
+from parity import models, rows
+from parity.models import flat
 from torch import nn
 
 import kunren
 from invariants.runs import arguments, losses, seed_everything
-from parity import models, rows
-from parity.models import flat
 
 
 class Unsteady(rows.Rows):

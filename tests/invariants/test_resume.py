@@ -12,11 +12,11 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from parity import models, rows
+from parity.models import flat
 
 import kunren
 from invariants.runs import Recording, arguments, losses, seed_everything, without_times
-from parity import models, rows
-from parity.models import flat
 
 
 def numbered(count: int = 24) -> rows.Rows:
@@ -77,7 +77,9 @@ def assert_resumed_exactly(straight: Run, resumed: Run, at: int) -> None:
     got = {step: loss for step, loss in losses(resumed.trainer).items() if step > at}
     assert got == tail
     assert torch.equal(straight.weights, resumed.weights)
-    assert without_times(resumed.trainer.state.log_history)[:-1] == without_times(straight.trainer.state.log_history)[:-1]
+    assert (
+        without_times(resumed.trainer.state.log_history)[:-1] == without_times(straight.trainer.state.log_history)[:-1]
+    )
     assert resumed.trainer.state.epoch == straight.trainer.state.epoch
     assert resumed.trainer.state.global_step == straight.trainer.state.global_step
     assert resumed.trainer.state.total_flos == straight.trainer.state.total_flos

@@ -166,7 +166,11 @@ class Tokens(nn.Module):
     def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.embedding, self.drop, self.head = nn.Embedding(VOCABULARY, 8), nn.Dropout(dropout), nn.Linear(8, VOCABULARY)
+        self.embedding, self.drop, self.head = (
+            nn.Embedding(VOCABULARY, 8),
+            nn.Dropout(dropout),
+            nn.Linear(8, VOCABULARY),
+        )
 
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, labels: torch.Tensor | None = None

@@ -288,6 +288,19 @@ def test_best_model_is_loaded_at_the_end(tmp_path: Path) -> None:
     assert Path(ours.state.best_model_checkpoint).name == Path(theirs.state.best_model_checkpoint).name
 
 
+def test_training_twice_with_one_trainer(tmp_path: Path) -> None:
+    """The second call of `train` goes on from the weights and moments of the first, with a schedule of its own."""
+    theirs, ours = train_both(tmp_path, models.Points(0.3), rows.points(), {"max_steps": 5})
+    assert_same_training(theirs, ours)
+    for outcome in (theirs, ours):
+        torch.manual_seed(42)
+        outcome.result = outcome.trainer.train()
+        outcome.log = outcome.trainer.state.log_history
+        outcome.weights = dict(outcome.trainer.model.state_dict())
+        outcome.state = outcome.trainer.state
+    assert_same_training(theirs, ours)
+
+
 def test_half_precision_evaluation(tmp_path: Path) -> None:
     theirs, ours = train_both(tmp_path, models.bert(), rows.sentences(), {"max_steps": 2, "bf16_full_eval": True})
     expected, got = theirs.trainer.predict(rows.sentences(9)), ours.trainer.predict(rows.sentences(9))

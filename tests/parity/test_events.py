@@ -101,11 +101,28 @@ LOG_KEYS = [
     EVAL_KEYS | {"step"},
 ]
 
-STATE_KEYS = set(
-    "best_global_step best_metric best_model_checkpoint epoch eval_steps global_step is_hyper_param_search "
-    "is_local_process_zero is_world_process_zero log_history logging_steps max_steps num_input_tokens_seen "
-    "num_train_epochs save_steps stateful_callbacks total_flos train_batch_size trial_name trial_params".split()
-)
+STATE_KEYS = {
+    "best_global_step",
+    "best_metric",
+    "best_model_checkpoint",
+    "epoch",
+    "eval_steps",
+    "global_step",
+    "is_hyper_param_search",
+    "is_local_process_zero",
+    "is_world_process_zero",
+    "log_history",
+    "logging_steps",
+    "max_steps",
+    "num_input_tokens_seen",
+    "num_train_epochs",
+    "save_steps",
+    "stateful_callbacks",
+    "total_flos",
+    "train_batch_size",
+    "trial_name",
+    "trial_params",
+}
 MODEL_FILES = {"config.json", "generation_config.json", "model.safetensors", "training_args.bin"}
 RESUME_FILES = {"optimizer.pt", "rng_state.pth", "scheduler.pt", "trainer_state.json"}
 
@@ -239,7 +256,9 @@ def test_saved_model_is_read_by_transformers(ours: Run) -> None:
     assert type(model).__name__ == "GPT2LMHeadModel"
 
 
-@pytest.mark.parametrize(("first", "second"), [(transformers, kunren), (kunren, transformers)], ids=lambda m: m.__name__)
+@pytest.mark.parametrize(
+    ("first", "second"), [(transformers, kunren), (kunren, transformers)], ids=lambda m: m.__name__
+)
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 def test_either_library_goes_on_from_the_others_checkpoint(
     first: Any, second: Any, weight_decay: float, tmp_path: Path

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 GetBatches = Callable[[Iterator[Any], int], tuple[list[Any], Any]]
 
 
@@ -18,14 +16,6 @@ class Window:
     batches: list[Any]
     num_items: Any
     batches_done: int  # micro-batches of this epoch used up when the window is done
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no label of the window counts, so that it has no loss. Never asked of a tensor on a device."""
-        count = self.num_items
-        if isinstance(count, torch.Tensor):
-            return count.device.type == "cpu" and count.dim() == 0 and count.item() == 0
-        return bool(count == 0)
 
     def __iter__(self) -> Iterator[tuple[Any, bool]]:
         last = len(self.batches) - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any, final
@@ -11,6 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from kunren.engine.backend import Backend
+from kunren.engine.lean import lean_step, run_backward
 from kunren.engine.precision import allow_tf32, autocast_dtype
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
@@ -33,6 +35,9 @@ class PlainBackend(Backend):
             allow_tf32(args.tf32)
         self._use_cpu = self.device.type == "cpu"
         self._parameters: list[nn.Parameter] = []
+        self._is_uniform = False  # one dtype and one device for all parameters, and so for all gradients
+        self._step: Callable[[], None] | None = None
+        self._one = torch.ones((), device=self.device)
 
     @cached_property
     def accelerator(self) -> Any:
@@ -49,6 +54,9 @@ class PlainBackend(Backend):
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> nn.Module:
         self._parameters = list(model.parameters())
+        kinds = {(parameter.dtype, parameter.device) for parameter in self._parameters}
+        self._is_uniform = len(kinds) == 1
+        self._step = lean_step(optimizer) if self.scaler is None else None
         return model
 
     def accumulate(self, model: nn.Module, sync: bool) -> AbstractContextManager[None]:
@@ -62,7 +70,10 @@ class PlainBackend(Backend):
     def backward(self, loss: torch.Tensor, **options: Any) -> None:
         if self.scaler is not None:
             loss = self.scaler.scale(loss)
-        torch.autograd.backward(loss, **options)
+        if options or loss.shape or loss.dtype is not torch.float32:
+            torch.autograd.backward(loss, **options)
+        else:
+            run_backward(loss, self._one)
 
     def clip_gradients(self, optimizer: Optimizer, max_norm: float | None) -> torch.Tensor | None:
         if self.scaler is not None:
@@ -70,8 +81,7 @@ class PlainBackend(Backend):
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
         if not gradients:
             return None
-        first = gradients[0]
-        if any(gradient.dtype is not first.dtype or gradient.device != first.device for gradient in gradients):
+        if not self._is_uniform:
             limit = max_norm if max_norm is not None else float("inf")
             return torch.nn.utils.clip_grad_norm_(self._parameters, limit)
         # torch.nn.utils.clip_grad_norm_ computes just this; it walks and groups the parameters three times first.
@@ -81,6 +91,9 @@ class PlainBackend(Backend):
         return norm
 
     def step(self, optimizer: Optimizer) -> bool:
+        if self._step is not None:
+            self._step()
+            return True
         if self.scaler is None:
             optimizer.step()
             return True

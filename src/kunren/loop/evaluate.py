@@ -7,6 +7,7 @@ size. Module modes and every random generator are left as they were.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,9 @@ from kunren.data.loaders import examples_in
 from kunren.losses.counting import counted_labels
 
 
+logger = logging.getLogger(__name__)
+
+
 class EvaluationHooks(Protocol):
     """What evaluation asks of the object that may be subclassed."""
 
@@ -33,6 +37,7 @@ class EvaluationHooks(Protocol):
     compute_metrics: Callable[..., dict[str, Any]] | None
     preprocess_logits_for_metrics: Callable[[Any, Any], Any] | None
     main_input_name: str
+    is_in_train: bool
 
     def prediction_step(self, model: nn.Module, inputs: Any, loss_only: bool, ignore_keys: Any = None, /) -> Any: ...
 
@@ -78,8 +83,8 @@ def evaluation_loop(
         while batch is not None:
             following = next(batches, None)
             parts = _one_batch(do, model, batch, loss_only, ignore_keys, collected)
-            if by_batch and do.compute_metrics is not None and parts.logits is not None:
-                streamed = do.compute_metrics(_prediction_of(parts), compute_result=following is None)
+            if by_batch and parts.logits is not None:
+                streamed = _computed(do, _prediction_of(parts), compute_result=following is None)
             elif not by_batch:
                 parts.append_to(collected)
             do.fire("on_prediction_step")
@@ -88,16 +93,26 @@ def evaluation_loop(
     concatenate = _joined if do.args.eval_do_concat_batches else _kept_apart
     predictions = concatenate(collected.logits) if collected.logits else None
     label_ids = concatenate(collected.labels) if collected.labels else None
-    metrics: dict[str, Any] = {}
-    if by_batch:
-        metrics = dict(streamed or {})
-    elif do.compute_metrics is not None and predictions is not None and label_ids is not None:
-        metrics = dict(do.compute_metrics(_all_of(do, collected, predictions, label_ids, concatenate)))
+    metrics: dict[str, Any] = dict(streamed or {})
+    if not by_batch and do.compute_metrics is not None and predictions is not None and label_ids is not None:
+        metrics = dict(_computed(do, _all_of(do, collected, predictions, label_ids, concatenate)) or {})
     mean_loss = collected.mean_loss()
     if mean_loss is not None:
         metrics[f"{metric_key_prefix}_loss"] = mean_loss
     metrics = {_prefixed(key, metric_key_prefix): _plain(value) for key, value in metrics.items()}
     return EvalLoopOutput(predictions, label_ids, metrics, _number_of_rows(loader, collected.rows))
+
+
+def _computed(do: EvaluationHooks, prediction: EvalPrediction, **options: Any) -> dict[str, Any] | None:
+    """The user's metrics; while training, an error in them costs the metrics, not the run."""
+    assert do.compute_metrics is not None
+    try:
+        return do.compute_metrics(prediction, **options)
+    except Exception:
+        if not do.is_in_train:
+            raise
+        logger.exception("compute_metrics failed: training goes on without the metrics of this evaluation.")
+        return None
 
 
 @dataclass

@@ -12,7 +12,7 @@ from torch import nn
 
 from kunren.base.nested import map_tensors
 from kunren.engine import Backend
-from kunren.losses.counting import counted_labels
+from kunren.losses.counting import Count, counted_labels, is_zero
 from kunren.losses.smoothing import smoothed_cross_entropy
 from kunren.losses.weighting import LossScale, weighted
 
@@ -47,7 +47,7 @@ def training_step(do: StepHooks, model: nn.Module, inputs: Any, num_items_in_bat
         model.train()
     # Counted before anybody can take the labels out of the batch.
     counted = _counted_in(do, inputs, num_items_in_batch)
-    if counted is not None and counted.device.type == "cpu" and counted.item() == 0:
+    if is_zero(counted):
         return _skipped(do)
     inputs = do._prepare_inputs(inputs)
     passed = do.loss_scale.count_to_pass(num_items_in_batch)
@@ -65,13 +65,10 @@ def training_step(do: StepHooks, model: nn.Module, inputs: Any, num_items_in_bat
     return detached
 
 
-def _counted_in(do: StepHooks, inputs: Any, num_items_in_batch: Any) -> torch.Tensor | None:
+def _counted_in(do: StepHooks, inputs: Any, num_items_in_batch: Count | None) -> Count | None:
     """How many labels of this micro-batch count; None where the window has not been counted either."""
-    if num_items_in_batch is None:
-        return None
-    if do.current_gradient_accumulation_steps == 1 and isinstance(num_items_in_batch, torch.Tensor):
-        whole_window: torch.Tensor = num_items_in_batch
-        return whole_window
+    if num_items_in_batch is None or do.current_gradient_accumulation_steps == 1:
+        return num_items_in_batch
     return counted_labels(inputs, do.shifts_labels, do.label_names)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy
 import torch
 
 from kunren.base.nested import batch_size_of
@@ -12,18 +13,31 @@ from kunren.base.nested import batch_size_of
 IGNORED_LABEL = -100  # torch.nn.functional.cross_entropy's ignore_index
 
 
-def counted_labels(batch: Any, shifts_labels: bool, label_names: Sequence[str] = ("labels",)) -> torch.Tensor:
-    """The number of labels that enter the loss, as a float32 scalar on the labels' device; rows where there are none.
+Count = float | torch.Tensor  # a number; a scalar tensor where reading it would mean waiting for a device
+
+
+def counted_labels(batch: Any, shifts_labels: bool, label_names: Sequence[str] = ("labels",)) -> Count:
+    """The number of labels that enter the loss; the number of rows where there are no labels to count.
 
     A causal model predicts label n + 1 at position n, so the first label of each row is never predicted. Labels that
     a collator has shifted already are counted as they are.
     """
     labels = _labels_of(batch, label_names)
     if labels is None:
-        return torch.tensor(float(batch_size_of(batch) or 1))
+        return float(batch_size_of(batch) or 1)
     if shifts_labels and "shift_labels" not in batch:
         labels = labels[..., 1:]
-    return (labels != IGNORED_LABEL).sum(dtype=torch.float32)
+    if labels.device.type == "cpu" and labels.dtype is torch.int64:
+        return float(numpy.count_nonzero(labels.numpy() != IGNORED_LABEL))  # half the time of torch's, on a batch
+    count = (labels != IGNORED_LABEL).sum(dtype=torch.float32)
+    return float(count) if labels.device.type == "cpu" else count
+
+
+def is_zero(count: Any) -> bool:
+    """Whether nothing counts. A tensor on a device is not asked: that would be a wait in every step."""
+    if isinstance(count, torch.Tensor):
+        return count.device.type == "cpu" and count.numel() == 1 and count.item() == 0
+    return count == 0.0 and count is not None
 
 
 def _labels_of(batch: Any, label_names: Sequence[str]) -> torch.Tensor | None:

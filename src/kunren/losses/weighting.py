@@ -13,6 +13,8 @@ from typing import Any, final
 
 import torch
 
+from kunren.losses.counting import Count
+
 
 class CountProbe(torch.Tensor):
     """The window's count as a tensor that notices being read as a number, which its graph would not show."""
@@ -23,7 +25,7 @@ class CountProbe(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
-    def of(count: torch.Tensor | float) -> CountProbe:
+    def of(count: Count) -> CountProbe:
         value = torch.as_tensor(count, dtype=torch.float32).detach().clone()
         probe: CountProbe = value.as_subclass(CountProbe)
         probe.was_read = False
@@ -64,24 +66,22 @@ class LossScale:
     def __init__(self, uses_count: bool | None = None) -> None:
         self.uses_count = uses_count
 
-    def count_to_pass(self, count: torch.Tensor | float | None) -> torch.Tensor | float | None:
+    def count_to_pass(self, count: Count | None) -> Count | None:
         """What the loss is handed: the count, or a probe of it while the answer is not known yet."""
         if self.uses_count is None and count is not None:
             return CountProbe.of(count)
         return count
 
-    def learn(self, loss: torch.Tensor, passed: torch.Tensor | float | None) -> None:
+    def learn(self, loss: torch.Tensor, passed: Count | None) -> None:
         if self.uses_count is None and isinstance(passed, CountProbe):
             self.uses_count = passed.used_by(loss)
 
 
-def weighted(loss: torch.Tensor, counted: torch.Tensor, window_count: torch.Tensor | float | None) -> torch.Tensor:
+def weighted(loss: torch.Tensor, counted: Count, window_count: Count) -> torch.Tensor:
     """A micro-batch's mean loss times its share of the window: `loss * counted / window_count`.
 
     Divided by the inverse share: where all micro-batches are alike that is the exact integer k, and `loss / k` is what
     a hand-written loop computes, bit for bit.
     """
-    if window_count is None:
-        return loss
     inverse_share = float(window_count) / float(counted)
     return loss if inverse_share == 1.0 else loss / inverse_share

@@ -19,12 +19,13 @@ def enable_activation_checkpointing(model: nn.Module, options: dict[str, Any] | 
     """
     core = unwrap(model)
     arguments: dict[str, Any] = dict(options or {})
-    further = {name: arguments.pop(name) for name in ("every_n_layers", "offload") if name in arguments}
+    further: dict[str, Any] = {name: arguments.pop(name) for name in ("every_n_layers", "offload") if name in arguments}
     arguments = arguments or {"use_reentrant": False}
     for spelling in ("activation", "gradient"):  # the name in transformers 5.24, and the one before
         enable = getattr(core, f"{spelling}_checkpointing_enable", None)
         if callable(enable):
-            enable(**{f"{spelling}_checkpointing_kwargs": arguments, **further})
+            further[f"{spelling}_checkpointing_kwargs"] = arguments
+            enable(**further)
             return
     raise ValueError(
         f"activation_checkpointing=True, but {type(core).__name__} has no `gradient_checkpointing_enable` method: "

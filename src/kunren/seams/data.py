@@ -24,6 +24,7 @@ class DataSeams(Seams):
 
     _eval_dataloaders: dict[int, tuple[Any, DataLoader[Any]]]
     _counts_work: bool
+    _hands_out_count: bool
     _operations_per_token: int
 
     def get_train_dataloader(self) -> Any:
@@ -141,7 +142,9 @@ class DataSeams(Seams):
         count = counted_labels(batches[0], self.shifts_labels, self.label_names)
         for batch in batches[1:]:
             count = count + counted_labels(batch, self.shifts_labels, self.label_names)
-        return batches, self.engine.sum(count)
+        # A tensor where code may see it that expects one, as transformers hands it out.
+        seen = self._hands_out_count and not isinstance(count, torch.Tensor)
+        return batches, torch.tensor(count) if seen else count
 
     def _get_batches(self, epoch_iterator: Iterator[Any], num_batches: int) -> tuple[list[Any], Any]:
         """`get_batch_samples` for the loop, noting how many micro-batches the window really has."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from kunren.base.state import TrainerState
 from kunren.callbacks import collect_states, restore_states
@@ -149,7 +151,14 @@ class SavingSeams(Seams):
                 checkpoint,
                 self.state.global_step,
             )
-            for _ in range(self.state.global_step):
+            self._place_schedule(self.state.global_step)
+
+    def _place_schedule(self, steps: int) -> None:
+        if isinstance(self.lr_scheduler, ReduceLROnPlateau):
+            return  # where it stands depends on metrics, not on steps
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of a schedule that moves before its optimizer has
+            for _ in range(steps):
                 self.lr_scheduler.step()
 
     def _decay_parameters_of_merged_group(self) -> int | None:

@@ -8,7 +8,7 @@ import logging
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch import nn
 
 from kunren.base.names import did_you_mean
 from kunren.data.loaders import has_length
+from kunren.seams.data import DataSeams
 
 logger = logging.getLogger(__name__)
 
@@ -67,25 +68,18 @@ def _without(function: Callable[..., Any], argument: str, positional: int) -> Ca
     return adapted
 
 
-def processing_class_from(processing_class: Any, legacy: dict[str, Any]) -> Any:
-    """`processing_class`, or `tokenizer` by its old name; TypeError for both, or for a name that does not exist."""
+def processing_class_from(processing_class: Any, legacy: dict[str, Any], known: Iterable[str]) -> Any:
+    """`processing_class`, or `tokenizer` by its old name; TypeError for both, or for a name that is not `known`."""
     if "tokenizer" in legacy:
         tokenizer = legacy.pop("tokenizer")
         if processing_class is not None and tokenizer is not None:
             raise TypeError("Give either processing_class or its old name tokenizer, not both.")
-        warnings.warn("`tokenizer` is now called `processing_class`.", FutureWarning, stacklevel=4)
+        warnings.warn("`tokenizer` is now called `processing_class`.", FutureWarning, stacklevel=3)
         processing_class = tokenizer if tokenizer is not None else processing_class
     if legacy:
         name = next(iter(legacy))
-        known = [*inspect.signature(_trainer_class()).parameters, "tokenizer"]
-        raise TypeError(f"Trainer() got an unexpected argument {name!r}.{did_you_mean(name, known)}")
+        raise TypeError(f"Trainer() got an unexpected argument {name!r}.{did_you_mean(name, [*known, 'tokenizer'])}")
     return processing_class
-
-
-def _trainer_class() -> type[Any]:
-    from kunren.trainer import Trainer
-
-    return Trainer
 
 
 def check_construction(trainer: Any, model: nn.Module | None) -> None:
@@ -93,20 +87,14 @@ def check_construction(trainer: Any, model: nn.Module | None) -> None:
     args = trainer.args
     if isinstance(args, type) or not hasattr(args, "gradient_accumulation_steps"):
         raise TypeError(f"args has to be a TrainingArguments object, not {args!r}.")
-    if model is None and trainer.model_init is None:
-        raise ValueError("A Trainer needs a model: pass `model`, or `model_init`, a function that returns one.")
-    if model is not None and trainer.model_init is not None:
-        raise ValueError("Give either `model` or `model_init`, not both.")
-    if model is not None and not isinstance(model, nn.Module):
-        raise TypeError(
-            f"model has to be a torch.nn.Module, not {type(model).__name__} ({model!r}); a function that returns a "
-            "model goes into `model_init`."
-        )
-    if trainer.model_init is not None and trainer.optimizer is not None:
-        raise ValueError("With model_init an optimizer cannot be given: it would hold the weights of another model.")
+    _check_model(trainer, model)
     if trainer.optimizer is not None and trainer.optimizer_cls_and_kwargs is not None:
         raise ValueError("Give either `optimizers` or `optimizer_cls_and_kwargs`, not both.")
-    if args.eval_strategy != "no" and trainer.eval_dataset is None and not _overrides(trainer, "get_eval_dataloader"):
+    if (
+        args.eval_strategy != "no"
+        and trainer.eval_dataset is None
+        and not name_is_overridden(trainer, DataSeams, "get_eval_dataloader")
+    ):
         raise ValueError(
             f"eval_strategy={str(args.eval_strategy)!r} needs an evaluation set: pass eval_dataset, or set "
             "eval_strategy='no'."
@@ -128,9 +116,23 @@ def check_construction(trainer: Any, model: nn.Module | None) -> None:
         )
 
 
+def _check_model(trainer: Any, model: Any) -> None:
+    if model is None and trainer.model_init is None:
+        raise ValueError("A Trainer needs a model: pass `model`, or `model_init`, a function that returns one.")
+    if model is not None and trainer.model_init is not None:
+        raise ValueError("Give either `model` or `model_init`, not both.")
+    if model is not None and not isinstance(model, nn.Module):
+        raise TypeError(
+            f"model has to be a torch.nn.Module, not {type(model).__name__} ({model!r}); a function that returns a "
+            "model goes into `model_init`."
+        )
+    if trainer.model_init is not None and trainer.optimizer is not None:
+        raise ValueError("With model_init an optimizer cannot be given: it would hold the weights of another model.")
+
+
 def check_training(trainer: Any) -> None:
     """What would end a training run later, told before the first step."""
-    if trainer.train_dataset is None and not _overrides(trainer, "get_train_dataloader"):
+    if trainer.train_dataset is None and not name_is_overridden(trainer, DataSeams, "get_train_dataloader"):
         raise ValueError("Training needs data: pass train_dataset to the Trainer.")
     for name, dataset in _data_sets(trainer):
         if has_length(dataset) and len(dataset) == 0:
@@ -165,5 +167,6 @@ def check_writable(folder: Path) -> None:
         ) from problem
 
 
-def _overrides(trainer: Any, name: str) -> bool:
-    return getattr(type(trainer), name) is not getattr(_trainer_class(), name)
+def name_is_overridden(trainer: Any, base: type, name: str) -> bool:
+    """Whether a subclass, or an assignment to the object, replaces a method of `base`."""
+    return getattr(type(trainer), name) is not getattr(base, name) or name in vars(trainer)

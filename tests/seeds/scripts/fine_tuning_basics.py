@@ -6,14 +6,14 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Data
 from transformers import EarlyStoppingCallback, Trainer, TrainingArguments
 
 # 1. the data
-sentences = ["what a good day", "what a bad day", "a very good film", "a very bad film"] * 8
-dataset = Dataset.from_dict({"text": sentences, "label": [1, 0, 1, 0] * 8})
+sentences = ["what a good day", "what a bad day", "a very good film", "a very bad film"] * 16
+dataset = Dataset.from_dict({"text": sentences, "label": [1, 0, 1, 0] * 16})
 
 # 2. model and tokenizer
 tokenizer = AutoTokenizer.from_pretrained("./tiny-bert")
 model = AutoModelForSequenceClassification.from_pretrained("./tiny-bert", num_labels=2)
 dataset = dataset.map(lambda row: tokenizer(row["text"]), batched=True)
-parts = dataset.train_test_split(test_size=8, seed=0)
+parts = dataset.train_test_split(test_size=16, seed=0)
 train_dataset, eval_dataset = parts["train"], parts["test"]
 data_collator = DataCollatorWithPadding(tokenizer)
 
@@ -26,17 +26,17 @@ def compute_metrics(eval_pred):
 # 3. the arguments, each that the article names
 training_args = TrainingArguments(
     output_dir="./results",
-    learning_rate=1e-2,
-    num_train_epochs=6,
+    learning_rate=5e-3,
+    num_train_epochs=5,
     per_device_train_batch_size=4,
     per_device_eval_batch_size=4,
     evaluation_strategy="steps",
-    eval_steps=3,
-    save_steps=3,
+    eval_steps=10,
+    save_steps=10,
     save_total_limit=2,
     load_best_model_at_end=True,
     logging_dir="./logs",
-    logging_steps=3,
+    logging_steps=10,
     report_to="none",
 )
 
@@ -49,7 +49,7 @@ trainer = Trainer(
     tokenizer=tokenizer,
     data_collator=data_collator,
     compute_metrics=compute_metrics,
-    callbacks=[EarlyStoppingCallback(early_stopping_patience=12)],
+    callbacks=[EarlyStoppingCallback(early_stopping_patience=6)],
 )
 
 # 5. to 7. train, evaluate, save, and take up again from what was saved on the way
