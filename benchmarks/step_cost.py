@@ -1,6 +1,6 @@
 """CPU time of one optimizer step: a hand-written loop, kunren, transformers' Trainer and Lightning's.
 
-    python benchmarks/step_cost.py [--gpt2] [--rounds 8] [--write]
+    python benchmarks/step_cost.py [--gpt2] [--rounds 6] [--write]
 
 Every system trains the same model on the same rows in the same order with the same fused AdamW, a linear schedule and
 clipping; progress bars, logging and saving are off. The parameters after the last step are compared. The loop runs
@@ -45,7 +45,7 @@ def largest_difference(one: Outcome, other: Outcome) -> float:
 
 
 def main() -> None:
-    parser = command_line(__doc__, rounds=8)
+    parser = command_line(__doc__, rounds=6)
     parser.add_argument("--gpt2", action="store_true", help="a GPT-2 of 4 layers x 128 instead of the perceptron")
     options = parser.parse_args()
     torch.set_num_threads(1)
