@@ -49,7 +49,7 @@ architecture: $(VENV)/installed
 	$(TEST_ENVIRONMENT) $(BIN)/python -m pytest -q tests/architecture
 
 bench: $(VENV)/installed-bench
-	for script in benchmarks/*.py; do HF_HUB_OFFLINE=1 $(BIN)/python $$script || exit 1; done
+	for script in $$(grep -l __main__ benchmarks/*.py); do HF_HUB_OFFLINE=1 $(BIN)/python $$script || exit 1; done
 
 clean:
 	rm -rf $(VENV) runs .mypy_cache .pytest_cache .ruff_cache .hypothesis

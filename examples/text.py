@@ -1,4 +1,4 @@
-"""Train a tiny GPT, from scratch, to write like Python's own reference text; see what it writes before and after.
+"""Train a tiny GPT from scratch on Python's own reference text, and see what it writes before and after.
 
 python text.py "The assignment statement"
 """
@@ -11,7 +11,7 @@ import pydoc_data.topics
 
 import torch
 from tokenizers import ByteLevelBPETokenizer
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from kunren import Trainer, TrainingArguments
 
@@ -31,7 +31,7 @@ def blocks(texts: list[str], tokenizer: PreTrainedTokenizerFast) -> list[dict[st
     return [{"input_ids": ids[start : start + LENGTH], "labels": ids[start : start + LENGTH]} for start in starts]
 
 
-def write(model: GPT2LMHeadModel, tokenizer: PreTrainedTokenizerFast, beginning: str) -> str:
+def write(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, beginning: str) -> str:
     torch.manual_seed(0)
     inputs = tokenizer(beginning, return_tensors="pt")
     tokens = model.eval().generate(**inputs, max_new_tokens=80, do_sample=True, temperature=0.8, top_k=50)
@@ -50,21 +50,20 @@ def main() -> None:
     train, test = blocks(train_texts, tokenizer), blocks(texts[::10], tokenizer)
 
     torch.manual_seed(0)
-    size = {"n_embd": 128, "n_layer": 4, "n_head": 4, "n_positions": LENGTH * 2}
     ends = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), tokenizer.eos_token_id)
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, **size, **ends))
+    size = {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4, "num_attention_heads": 4}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY, tie_word_embeddings=True, **size, **ends))
     trainer = Trainer(
         model=model,
         args=TrainingArguments(
             output_dir=options.output_dir,
-            max_steps=300,
-            per_device_train_batch_size=16,
+            max_steps=600,
+            per_device_train_batch_size=8,
             per_device_eval_batch_size=32,
-            learning_rate=3e-3,
+            learning_rate=2e-3,
             lr_scheduler_type="cosine",
             warmup_steps=30,
-            weight_decay=0.1,
-            logging_steps=25,
+            logging_steps=50,
             save_strategy="no",
             prediction_loss_only=True,
             report_to="none",

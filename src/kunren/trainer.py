@@ -85,6 +85,7 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
         self.label_smoothing = self.args.label_smoothing_factor
 
         self.current_flos = 0.0
+        self.window_is_empty = False
         self._undo: list[Callable[[], None]] = []
         self._trial: Any = None
         self._run = None

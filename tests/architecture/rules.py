@@ -67,10 +67,7 @@ def imports(package: Path, path: str, tree: ast.Module) -> list[Import]:
             above = folder[: len(folder) - node.level + 1] if node.level else []
             module = ".".join([*above, *([node.module] if node.module else [])])
             names = [f"{module}.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in (
-            "import_module",
-            "__import__",
-        ):
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
             names = [a.value for a in node.args[:1] if isinstance(a, ast.Constant) and isinstance(a.value, str)]
         found += [Import(name, node.lineno, when.get(id(node), "load")) for name in names]
     return found

@@ -27,36 +27,11 @@ RULES: list[Rule] = [
 
 # A name that is added or goes is a decision: it is made here, and told in CHANGELOG.md.
 PUBLIC_NAMES = """
-Adafactor
-DataCollatorWithPadding
-DefaultDataCollator
-DefaultFlowCallback
-EarlyStoppingCallback
-EvalLoopOutput
-EvalPrediction
-IntervalStrategy
-OptimizerNames
-PredictionOutput
-PrinterCallback
-ProgressCallback
-SaveStrategy
-SchedulerType
-TrainOutput
-Trainer
-TrainerCallback
-TrainerControl
-TrainerState
-TrainingArguments
-__version__
-default_data_collator
-enable_full_determinism
-get_constant_schedule
-get_constant_schedule_with_warmup
-get_cosine_schedule_with_warmup
-get_last_checkpoint
-get_linear_schedule_with_warmup
-get_scheduler
-set_seed
+Adafactor DataCollatorWithPadding DefaultDataCollator DefaultFlowCallback EarlyStoppingCallback EvalLoopOutput
+EvalPrediction IntervalStrategy OptimizerNames PredictionOutput PrinterCallback ProgressCallback SaveStrategy
+SchedulerType TrainOutput Trainer TrainerCallback TrainerControl TrainerState TrainingArguments __version__
+default_data_collator enable_full_determinism get_constant_schedule get_constant_schedule_with_warmup
+get_cosine_schedule_with_warmup get_last_checkpoint get_linear_schedule_with_warmup get_scheduler set_seed
 """
 
 

@@ -13,7 +13,7 @@ from transformers import AutoModelForSequenceClassification, BertConfig, BertFor
 
 SCRIPTS = Path(__file__).parent / "scripts"
 IMPORT_OF_THE_TRAINER = re.compile(r"^from transformers (import .*\bTrainer\b.*)$", re.MULTILINE)
-WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] what a good bad very day film".split()
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "what", "a", "good", "bad", "very", "day", "film"]
 
 
 @pytest.fixture
@@ -21,7 +21,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with a tiny model to start from."""
     torch.manual_seed(0)
     size = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
-    BertForSequenceClassification(BertConfig(vocab_size=len(WORDS), initializer_range=0.1, **size)).save_pretrained(tmp_path / "tiny-bert")
+    model = BertForSequenceClassification(BertConfig(vocab_size=len(WORDS), initializer_range=0.1, **size))
+    model.save_pretrained(tmp_path / "tiny-bert")
     (tmp_path / "vocab.txt").write_text("\n".join(WORDS))
     BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path / "tiny-bert")
     monkeypatch.chdir(tmp_path)

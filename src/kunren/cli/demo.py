@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def demo_scripts() -> dict[str, Path]:
-    """Name -> file. An installed kunren carries a copy of the repository's examples/; a checkout has the folder itself."""
+    """Name -> file: from the copy of examples/ that an installed kunren carries, or from the checkout's own folder."""
     here = Path(__file__).resolve()
     for folder in (here.parent / "demos", here.parents[3] / "examples"):
         scripts = {path.stem: path for path in sorted(folder.glob("*.py"))}

@@ -102,7 +102,7 @@ def _vader_archive() -> Path:
         if result.returncode != 0 or not downloaded.exists():
             raise RuntimeError(
                 f"the sentiment data could not be downloaded with `{' '.join(command)}`:\n{result.stdout[-2000:]}\n"
-                f"Run that command where the package index can be reached and put {VADER_ARCHIVE} into {archive.parent}."
+                f"Run it where the package index can be reached and put {VADER_ARCHIVE} into {archive.parent}."
             )
         os.replace(downloaded, archive)  # whole or not at all: an interrupted download leaves nothing behind
     return archive

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-GetBatches = Callable[[Iterator[Any], int], tuple[list[Any], Any]]
+# (micro-batches, the number of labels that their loss is a mean over, whether there is no such label)
+GetBatches = Callable[[Iterator[Any], int], tuple[list[Any], Any, bool]]
 
 
 @dataclass(slots=True)
@@ -15,6 +16,7 @@ class Window:
 
     batches: list[Any]
     num_items: Any
+    is_empty: bool
     batches_done: int  # micro-batches of this epoch used up when the window is done
 
     def __iter__(self) -> Iterator[tuple[Any, bool]]:
@@ -28,8 +30,8 @@ def windows(
 ) -> Iterator[Window]:
     """Group micro-batches; the last window of a pass may be shorter and is a step of its own, never carried over."""
     while True:
-        group, num_items = get_batches(batches, accumulation_steps)
+        group, num_items, is_empty = get_batches(batches, accumulation_steps)
         if not group:
             return
         batches_done += len(group)
-        yield Window(group, num_items, batches_done)
+        yield Window(group, num_items, is_empty, batches_done)

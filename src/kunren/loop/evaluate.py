@@ -24,7 +24,6 @@ from kunren.base.types import EvalLoopOutput, EvalPrediction
 from kunren.data.loaders import examples_in
 from kunren.losses.counting import counted_labels
 
-
 logger = logging.getLogger(__name__)
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from kunren.base.nested import map_tensors
 from kunren.engine import Backend
-from kunren.losses.counting import Count, counted_labels, is_zero
+from kunren.losses.counting import counted_labels, is_zero
 from kunren.losses.smoothing import smoothed_cross_entropy
 from kunren.losses.weighting import LossScale, weighted
 
@@ -29,7 +29,8 @@ class StepHooks(Protocol):
     model_accepts_loss_kwargs: bool  # whether `forward` is handed `num_items_in_batch`
     label_smoothing: float
     compute_loss_func: Callable[..., torch.Tensor] | None
-    current_gradient_accumulation_steps: int
+    current_gradient_accumulation_steps: int  # micro-batches in the window at hand
+    window_is_empty: bool  # no label of the window counts
     can_return_loss: bool
 
     def _prepare_inputs(self, inputs: Any, /) -> Any: ...
@@ -45,31 +46,22 @@ def training_step(do: StepHooks, model: nn.Module, inputs: Any, num_items_in_bat
     """Forward and backward of one micro-batch; its share of the window's loss, detached."""
     if not model.training:  # walking all modules at every step would undo what the user froze, and takes 1 ms
         model.train()
-    # Counted before anybody can take the labels out of the batch.
-    counted = _counted_in(do, inputs, num_items_in_batch)
-    if is_zero(counted):
+    window = do.current_gradient_accumulation_steps
+    counted = None
+    if window > 1 and num_items_in_batch is not None:  # before anybody can take the labels out of the batch
+        counted = counted_labels(inputs, do.shifts_labels, do.label_names)
+    if do.window_is_empty or is_zero(counted):
         return _skipped(do)
     inputs = do._prepare_inputs(inputs)
     passed = do.loss_scale.count_to_pass(num_items_in_batch)
     with do.compute_loss_context_manager():
         loss = do.compute_loss(model, inputs, num_items_in_batch=passed)
     do.loss_scale.learn(loss, passed)
-    if not do.loss_scale.uses_count:
-        if counted is None:
-            window = do.current_gradient_accumulation_steps
-            loss = loss if window == 1 else loss / window
-        elif do.current_gradient_accumulation_steps > 1:
-            loss = weighted(loss, counted, num_items_in_batch)
+    if window > 1 and not do.loss_scale.uses_count:
+        loss = loss / window if counted is None else weighted(loss, counted, num_items_in_batch)
     do.engine.backward(loss)
     detached: torch.Tensor = loss.detach()
     return detached
-
-
-def _counted_in(do: StepHooks, inputs: Any, num_items_in_batch: Count | None) -> Count | None:
-    """How many labels of this micro-batch count; None where the window has not been counted either."""
-    if num_items_in_batch is None or do.current_gradient_accumulation_steps == 1:
-        return num_items_in_batch
-    return counted_labels(inputs, do.shifts_labels, do.label_names)
 
 
 def _skipped(do: StepHooks) -> torch.Tensor:

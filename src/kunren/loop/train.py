@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterator
 
 from kunren.loop.run import Run, TrainHooks
-from kunren.losses.counting import is_zero
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +46,7 @@ def training_steps(run: Run, do: TrainHooks) -> Iterator[int]:
             engine.zero_gradients()
 
             run.advance(window)
-            run.meter.end_step(is_zero(window.num_items))
+            run.meter.end_step(window.is_empty)
             fire("on_step_end")
             settle(run, do)  # log, evaluate, save: what the callbacks asked for, always in this order
             yield state.global_step

@@ -33,11 +33,9 @@ def counted_labels(batch: Any, shifts_labels: bool, label_names: Sequence[str] =
     return float(count) if labels.device.type == "cpu" else count
 
 
-def is_zero(count: Any) -> bool:
-    """Whether nothing counts. A tensor on a device is not asked: that would be a wait in every step."""
-    if isinstance(count, torch.Tensor):
-        return count.device.type == "cpu" and count.numel() == 1 and count.item() == 0
-    return count == 0.0 and count is not None
+def is_zero(count: Count | None) -> bool:
+    """Whether nothing counts. A tensor, which may be on a device, is not asked: that would be a wait in every step."""
+    return isinstance(count, float) and count == 0
 
 
 def _labels_of(batch: Any, label_names: Sequence[str]) -> torch.Tensor | None:

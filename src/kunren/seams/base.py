@@ -50,6 +50,7 @@ class Seams:
     compute_metrics: Callable[..., dict[str, Any]] | None
     preprocess_logits_for_metrics: Callable[[Any, Any], Any] | None
     current_gradient_accumulation_steps: int
+    window_is_empty: bool
     is_in_train: bool
     current_flos: float
 

@@ -14,7 +14,7 @@ from kunren.data.columns import ColumnFilter, drop_unused, is_column_dataset, si
 from kunren.data.loaders import build_loader, examples_in, has_length, is_stream
 from kunren.data.samplers import EpochRandomSampler
 from kunren.loop.work import operations_per_token, real_tokens_in, tokens_in
-from kunren.losses.counting import counted_labels
+from kunren.losses.counting import counted_labels, is_zero
 from kunren.model.signature import base_of
 from kunren.seams.base import Seams
 
@@ -142,17 +142,19 @@ class DataSeams(Seams):
         count = counted_labels(batches[0], self.shifts_labels, self.label_names)
         for batch in batches[1:]:
             count = count + counted_labels(batch, self.shifts_labels, self.label_names)
+        self.window_is_empty = is_zero(count)
         # A tensor where code may see it that expects one, as transformers hands it out.
         seen = self._hands_out_count and not isinstance(count, torch.Tensor)
         return batches, torch.tensor(count) if seen else count
 
-    def _get_batches(self, epoch_iterator: Iterator[Any], num_batches: int) -> tuple[list[Any], Any]:
-        """`get_batch_samples` for the loop, noting how many micro-batches the window really has."""
+    def _get_batches(self, epoch_iterator: Iterator[Any], num_batches: int) -> tuple[list[Any], Any, bool]:
+        """`get_batch_samples` for the loop, noting what the window really holds."""
+        self.window_is_empty = False
         batches, num_items = self.get_batch_samples(epoch_iterator, num_batches, self.engine.device)
         self.current_gradient_accumulation_steps = len(batches)
         if self._counts_work:
             self._count_work(batches)
-        return batches, num_items
+        return batches, num_items, self.window_is_empty
 
     def _count_work(self, batches: list[Any]) -> None:
         seen = str(self.args.include_num_input_tokens_seen)

@@ -1,4 +1,4 @@
-"""The second article's script, step by step in its own order: data, model, arguments, Trainer, train, evaluate, save."""
+"""The second article's script in its own order: data, model, arguments, Trainer, train, evaluate, save, resume."""
 
 import numpy as np
 from datasets import Dataset

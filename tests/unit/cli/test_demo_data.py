@@ -55,7 +55,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def test_sentences_are_labelled_by_rating_without_the_neutral_ones(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_labels_come_from_ratings_and_neutral_rows_go(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pip = Pip(source_package())
     monkeypatch.setattr(subprocess, "run", pip)
     first, second = demo_data.vader_sentiment(), demo_data.vader_sentiment()

@@ -75,20 +75,20 @@ def test_each_demo_is_short_and_says_what_it_does(name: str) -> None:
     assert demo.summary(path).endswith((".", ":"))
 
 
-# What each prints at its end, and the least that its number has to be.
+# What each prints at its end, and where its number has to lie.
 RESULTS = [
-    ("digits", r"([\d.]+)% after", 98.0),
-    pytest.param("names", r"([\d.]+)% after", 94.0, marks=pytest.mark.slow),
-    pytest.param("sentiment", r"([\d.]+)% after", 87.0, marks=pytest.mark.slow),
-    pytest.param("text", r"reference text: (\d+) times", 8.0, marks=pytest.mark.slow),
+    ("digits", r"([\d.]+)% after", range(98, 101)),
+    pytest.param("names", r"([\d.]+)% after", range(94, 100), marks=pytest.mark.slow),
+    pytest.param("sentiment", r"([\d.]+)% after", range(87, 96), marks=pytest.mark.slow),
+    pytest.param("text", r"perplexity .* ([\d.]+) after", range(20, 90), marks=pytest.mark.slow),
 ]
 
 
-@pytest.mark.parametrize(("name", "pattern", "at_least"), RESULTS)
-def test_the_demo_reaches_its_result(name: str, pattern: str, at_least: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "pattern", "expected"), RESULTS)
+def test_the_demo_reaches_its_result(name: str, pattern: str, expected: range, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "kunren.cli.main", "demo", name, "--output-dir", str(tmp_path / "out")]
     result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     found = re.search(pattern, result.stdout)
-    assert found and float(found[1]) >= at_least, result.stdout
+    assert found and int(float(found[1])) in expected, result.stdout
     assert (tmp_path / "out" / "model.safetensors").exists()

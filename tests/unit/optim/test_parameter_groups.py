@@ -95,10 +95,10 @@ def test_custom_norms_and_vectors_never_decay() -> None:
     assert decay_parameter_names(nn.LayerNorm([3, 4])) == []
 
 
-def test_two_groups_as_in_transformers() -> None:
+def test_two_groups_as_in_transformers(tmp_path: Any) -> None:
     model = model_of("gpt2")
     model.transformer.wte.weight.requires_grad_(False)
-    arguments = transformers.TrainingArguments(output_dir="unused", weight_decay=0.1, use_cpu=True, report_to=[])
+    arguments = transformers.TrainingArguments(output_dir=str(tmp_path), weight_decay=0.1, use_cpu=True, report_to=[])
     expected = transformers.Trainer(model, arguments).create_optimizer().param_groups
     groups = build_groups(model, 0.1)
     assert [group["weight_decay"] for group in groups] == [0.1, 0.0]
@@ -148,7 +148,7 @@ def two_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
 def test_a_state_of_transformers_continues_in_one_group_and_back(tmp_path: Any) -> None:
     model = model_of("llama").eval()
     arguments = transformers.TrainingArguments(
-        output_dir="unused", learning_rate=1e-2, use_cpu=True, report_to=[], weight_decay=0.0
+        output_dir=str(tmp_path), learning_rate=1e-2, use_cpu=True, report_to=[], weight_decay=0.0
     )
     theirs = transformers.Trainer(model, arguments).create_optimizer()
     assert len(theirs.param_groups) == 2

@@ -1,0 +1,146 @@
+"""Tensors inside dicts, lists and tuples: moving them, and joining the outputs of many batches."""
+
+from __future__ import annotations
+
+from collections import UserDict, namedtuple
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kunren.base.nested import batch_size_of, join, keep_batched, map_tensors, to_device, to_host
+
+Pair = namedtuple("Pair", ["left", "right"])
+
+
+class Refusing(UserDict):
+    """A mapping that cannot be built from another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+def test_every_container_keeps_its_type() -> None:
+    one = torch.ones(2)
+    data = {"list": [one, "text", None], "tuple": (one, 3), "pair": Pair(one, one), "user": UserDict(x=one)}
+    doubled = map_tensors(lambda tensor: tensor * 2, data)
+    assert type(doubled) is dict
+    assert doubled["list"][0].tolist() == [2, 2]
+    assert doubled["list"][1:] == ["text", None]
+    assert isinstance(doubled["tuple"], tuple)
+    assert isinstance(doubled["pair"], Pair)
+    assert doubled["pair"].right.tolist() == [2, 2]
+    assert isinstance(doubled["user"], UserDict)
+    assert one.tolist() == [1, 1]
+
+
+def test_batch_encodings_stay_what_they_are() -> None:
+    transformers = pytest.importorskip("transformers")
+    batch = transformers.BatchEncoding({"input_ids": torch.ones(2, 3)})
+    moved = to_device(batch, torch.device("meta"))
+    assert isinstance(moved, transformers.BatchEncoding)
+    assert moved["input_ids"].device.type == "meta"
+
+
+def test_mapping_that_cannot_be_rebuilt_becomes_a_dict() -> None:
+    data = Refusing()
+    data["x"] = torch.ones(2)
+    assert map_tensors(lambda tensor: tensor.sum().item(), data) == {"x": 2.0}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int64])
+def test_on_the_host_every_type_has_a_numpy_counterpart(dtype: torch.dtype) -> None:
+    tensor = torch.tensor([1, 2]).to(dtype)
+    if dtype.is_floating_point:
+        tensor.requires_grad_()
+    (moved,) = to_host([tensor])
+    assert moved.numpy().tolist() == [1, 2]
+    assert not moved.requires_grad
+    assert moved.dtype == (torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (torch.ones(3, 2), 3),
+        (torch.tensor(1.0), None),
+        ({"scalar": torch.tensor(1.0), "x": torch.ones(4, 1)}, 4),
+        ([None, (torch.ones(5),)], 5),
+        ({"text": "abc", "number": 3}, None),
+        ({}, None),
+        (None, None),
+    ],
+)
+def test_rows_of_a_batch(data: Any, expected: int | None) -> None:
+    assert batch_size_of(data) == expected
+
+
+def test_only_tensors_with_the_batch_dimension_are_kept() -> None:
+    logits = torch.ones(3, 2)
+    outputs = {
+        "logits": logits,
+        "none": None,
+        "scalar": torch.tensor(1.0),
+        "other": torch.ones(2, 3),
+        "cache": object(),
+        "layers": (torch.ones(3), torch.ones(1), None),
+        "empty": {"scalar": torch.tensor(0)},
+    }
+    kept = keep_batched(outputs, 3)
+    assert list(kept) == ["logits", "layers"]
+    assert kept["logits"] is logits
+    assert len(kept["layers"]) == 1
+    assert keep_batched({"scalar": torch.tensor(1.0), "cache": object()}, 3) is None
+    assert keep_batched([None, torch.ones(2)], 3) is None
+    assert keep_batched(None, 3) is None
+
+
+shapes = st.tuples(st.integers(1, 4), st.integers(1, 5))
+
+
+@given(st.lists(shapes, min_size=1, max_size=6), st.booleans())
+def test_ragged_rows_are_padded_with_minus_100(sizes: list[tuple[int, int]], as_tensors: bool) -> None:
+    arrays = [numpy.random.rand(*size).astype(numpy.float32) for size in sizes]
+    joined = join([torch.from_numpy(array) for array in arrays] if as_tensors else arrays)
+    assert joined.shape == (sum(rows for rows, _ in sizes), max(width for _, width in sizes))
+    assert joined.dtype == numpy.float32
+    start = 0
+    for array, (rows, width) in zip(arrays, sizes, strict=True):
+        assert numpy.array_equal(joined[start : start + rows, :width], array)
+        assert (joined[start : start + rows, width:] == -100).all()
+        start += rows
+
+
+def test_ragged_in_two_dimensions() -> None:
+    joined = join([torch.zeros(1, 2, 3, dtype=torch.int64), torch.ones(2, 1, 4, dtype=torch.int64)])
+    assert joined.shape == (3, 2, 4)
+    assert joined[0].tolist() == [[0, 0, 0, -100], [0, 0, 0, -100]]
+    assert joined[1].tolist() == [[1, 1, 1, 1], [-100, -100, -100, -100]]
+
+
+def test_joined_structure_is_that_of_the_first_batch() -> None:
+    batches = [{"a": torch.ones(n, 2), "b": (torch.ones(n), [torch.zeros(n)])} for n in (2, 3, 1)]
+    joined = join(batches)
+    assert joined["a"].shape == (6, 2)
+    assert joined["b"][0].shape == (6,)
+    assert joined["b"][1][0].tolist() == [0.0] * 6
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=5))
+def test_joining_keeps_rows_in_order(sizes: list[int]) -> None:
+    rows = torch.arange(sum(sizes))
+    assert join(list(rows.split(sizes))).tolist() == rows.tolist()
+
+
+def test_scalars_become_one_entry_each() -> None:
+    assert join([torch.tensor(1.0), torch.tensor(2.0)]).tolist() == [1.0, 2.0]
+
+
+def test_what_cannot_be_joined_is_named() -> None:
+    with pytest.raises(TypeError, match="str"):
+        join(["a", "b"])
+    with pytest.raises(ValueError, match="dimensions"):
+        join([torch.ones(2, 2), torch.ones(2, 2, 2)])
