@@ -56,6 +56,8 @@ clean:
 
 # Some systems ship Python without ensurepip; the pip beside it then fills the environment.
 $(VENV)/installed-torch:
+	@$(PYTHON) -c 'import sys; sys.exit("kunren is developed on Python 3.11 or newer, and $(PYTHON) is " \
+		+ sys.version.split()[0] + ": name another with make PYTHON=..." if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV) || { \
 		$(PYTHON) -m venv --clear --without-pip $(VENV) && \
 		$(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }

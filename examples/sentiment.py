@@ -12,7 +12,7 @@ import torch
 from datasets import Dataset
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from kunren import Trainer, TrainingArguments
+from kunren import Trainer, TrainingArguments, set_seed
 from kunren.cli.demo_data import minilm_folder, vader_sentiment
 
 TRAINING_ROWS, TEST_ROWS = 2400, 800
@@ -28,6 +28,7 @@ def main() -> None:
     parser.add_argument("--output-dir", default="runs/sentiment")
     options = parser.parse_args()
 
+    set_seed(0)  # before the model is built: its classification head starts at random
     tokenizer = AutoTokenizer.from_pretrained(minilm_folder())
     model = AutoModelForSequenceClassification.from_pretrained(
         minilm_folder(), num_labels=2, id2label={0: "negative", 1: "positive"}, label2id={"negative": 0, "positive": 1}

@@ -13,7 +13,7 @@ import torch
 from tokenizers import ByteLevelBPETokenizer
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from kunren import Trainer, TrainingArguments
+from kunren import Trainer, TrainingArguments, set_seed
 
 VOCABULARY, LENGTH, END = 1024, 128, "<|endoftext|>"
 
@@ -49,7 +49,7 @@ def main() -> None:
     tokenizer = train_tokenizer(train_texts)
     train, test = blocks(train_texts, tokenizer), blocks(texts[::10], tokenizer)
 
-    torch.manual_seed(0)
+    set_seed(0)
     ends = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), tokenizer.eos_token_id)
     size = {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4, "num_attention_heads": 4}
     model = LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY, tie_word_embeddings=True, **size, **ends))

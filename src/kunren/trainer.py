@@ -19,6 +19,7 @@ from kunren.base.random_state import enable_full_determinism, set_seed
 from kunren.base.state import TrainerControl, TrainerState
 from kunren.base.types import TrainOutput
 from kunren.callbacks import CallbackHandler, DefaultFlowCallback, PrinterCallback, ProgressCallback
+from kunren.checkpoint.saver import CheckpointSaver
 from kunren.collators import DataCollatorWithPadding, default_data_collator
 from kunren.engine import choose
 from kunren.loop.step import compute_loss, training_step
@@ -93,6 +94,7 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
         self._signature_columns = None
         self._eval_dataloaders = {}
         self._saved_steps = []
+        self._saver = CheckpointSaver(self.args.async_save)
         self._train_batch_size = self.args.train_batch_size
         self.current_gradient_accumulation_steps = self.args.gradient_accumulation_steps
         self.adopt_model(model if model is not None else self.call_model_init())
@@ -195,6 +197,7 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
             yield from training_steps(run, self)
             self._train_output = finish_run(self, run)
         finally:
+            self._saver.wait()
             self.is_in_train = False
             self._run = None
             while self._undo:

@@ -17,6 +17,7 @@ class Saving(ArgumentGroup):
     save_strategy: SaveStrategy | str = explained("steps", "When to save: 'no', 'steps', 'epoch' or 'best'.")
     save_steps: float = explained(500, "Save every that many steps; below 1 a share of the run.")
     save_on_each_node: bool = explained(False, "Save on every machine, not only on the first.")
+    async_save: bool = explained(True, "Write checkpoints in the background, from a copy in host memory (kunren only).")
     save_total_limit: int | None = explained(None, "Keep that many checkpoints, the best one among them; None: all.")
     enable_jit_checkpoint: bool = explained(False, "Save when the scheduler announces the end (SIGTERM).")
     ignore_data_skip: bool = explained(False, "After a resume, start the data over instead of going on in it.")

@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 from kunren.base.random_state import capture, restore
 from kunren.base.state import TrainerState
 from kunren.base.strict_json import read_json, write_json
+from kunren.checkpoint import sink
 from kunren.checkpoint.layout import (
     CURSOR_NAME,
     OPTIMIZER_NAME,
@@ -76,7 +77,7 @@ def save_optimizer(optimizer: Optimizer, folder: Path, number_of_decay_parameter
     state = optimizer.state_dict()
     if number_of_decay_parameters is not None:
         state = split_state(state, number_of_decay_parameters)
-    _write(plain(state, OPTIMIZER_NAME), folder / OPTIMIZER_NAME)
+    sink.current().put_value(plain(state, OPTIMIZER_NAME), folder / OPTIMIZER_NAME)
 
 
 def load_optimizer(optimizer: Optimizer, folder: Path, number_of_decay_parameters: int | None = None) -> bool:

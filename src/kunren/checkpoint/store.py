@@ -16,7 +16,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -45,28 +45,73 @@ def publish(final: Path, write: Callable[[Path], None]) -> None:
     A checkpoint that has the name already stays until the new one is whole. If `write` raises, nothing is left of the
     attempt; an OSError says what could not be written and where.
     """
-    temporary = _hidden_sibling(final, "saving")
-    try:
-        final.parent.mkdir(parents=True, exist_ok=True)
-        temporary.mkdir()
-        with _locked(temporary):
-            write(temporary)
-            commit(temporary, final)
-    except BaseException as error:
-        told = _told_where(error, final)  # it looks at the free space, so before the removal
-        shutil.rmtree(temporary, ignore_errors=True)
-        if told is None:
-            raise
-        raise told from error
+    with Publication(final) as publication:
+        write(publication.folder)
+        publication.publish()
 
 
-def commit(temporary: Path, final: Path) -> None:
+class Publication:
+    """A hidden folder on its way to the name `final`: filled by one thread, perhaps published by another."""
+
+    def __init__(self, final: Path) -> None:
+        self.final = final
+        self.folder = _hidden_sibling(final, "saving")
+        self._lock: int | None = None
+
+    def _open(self) -> None:
+        if self.folder.is_dir():
+            return
+        self.final.parent.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir()
+        self._lock = _try_lock(self.folder)
+
+    def _close(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def publish(self, digests: Mapping[Path, str] | None = None) -> None:
+        """Flush, list and rename; `digests` are those of files that are durable already."""
+        commit(self.folder, self.final, digests or {})
+
+    def __enter__(self) -> Publication:
+        with self.kept_open():
+            self._open()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *rest: object) -> None:
+        told = None if error is None else self._give_up(error)
+        self._close()
+        if told is not None:
+            raise told from error
+
+    @contextlib.contextmanager
+    def kept_open(self) -> Iterator[None]:
+        """Fill the folder inside; it stays for a later `with`, unless something is raised."""
+        try:
+            self._open()
+            yield
+        except BaseException as error:
+            told = self._give_up(error)
+            self._close()
+            if told is None:
+                raise
+            raise told from error
+
+    def _give_up(self, error: BaseException) -> OSError | None:
+        told = _told_where(error, self.final)  # it looks at the free space, so before the removal
+        shutil.rmtree(self.folder, ignore_errors=True)
+        return told
+
+
+def commit(temporary: Path, final: Path, digests: Mapping[Path, str] | None = None) -> None:
     """Flush a finished folder, write its manifest and rename it; the one half of `publish` that one process does."""
     files = {}
+    known = digests or {}
     for path in _files_below(temporary):
         files[path.relative_to(temporary).as_posix()] = {
             "size": path.stat().st_size,
-            "sha256": _digest(path, flush=True),
+            "sha256": known.get(path) or _digest(path, flush=True),
         }
     manifest = temporary / MANIFEST_NAME
     write_json(manifest, {"format": MANIFEST_FORMAT, "files": files})
@@ -193,19 +238,11 @@ def _flush_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold an advisory lock on a folder: it goes with the process, however that ends, unlike a process id in a name."""
-    descriptor = _try_lock(folder)
-    try:
-        yield
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
-
-
 def _try_lock(folder: Path) -> int | None:
-    """The descriptor that holds the lock, or None where the file system has none; BlockingIOError when it is taken."""
+    """Hold an advisory lock on a folder: it goes with the process, however that ends, unlike a process id in a name.
+
+    The descriptor that holds it, or None where the file system has no locks; BlockingIOError when it is taken.
+    """
     if fcntl is None:
         return None
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -11,10 +11,11 @@ from typing import Any
 
 import safetensors
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from kunren.base.strict_json import read_json
+from kunren.checkpoint import sink
 from kunren.checkpoint.layout import (
     ADAPTER_SAFE_WEIGHTS_NAME,
     ADAPTER_WEIGHTS_NAME,
@@ -80,7 +81,7 @@ def write_tensors(state_dict: Mapping[str, Any], folder: Path) -> None:
     content = storable(state_dict)
     # A name is a key of the metadata as in safetensors' own `save_model`; "format" is what readers look for.
     metadata = {**content.aliases, "format": "pt"}
-    save_file(content.tensors, folder / SAFE_WEIGHTS_NAME, metadata=metadata)
+    sink.current().put_tensors(content.tensors, folder / SAFE_WEIGHTS_NAME, metadata)
     if content.extra:
         with (folder / EXTRA_STATE_NAME).open("wb") as file:
             torch.save(content.extra, file)

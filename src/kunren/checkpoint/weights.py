@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from kunren.base.random_state import preserved
+from kunren.checkpoint import sink
 from kunren.checkpoint.layout import ADAPTER_SAFE_WEIGHTS_NAME, ADAPTER_WEIGHTS_NAME, CONFIG_NAME
 from kunren.checkpoint.weight_files import (
     COMPILED_PREFIX,
@@ -23,6 +24,7 @@ from kunren.checkpoint.weight_files import (
     storable,
     write_tensors,
 )
+from kunren.model.pretrained_weights import handing_over_tensors
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +53,8 @@ def save_weights(
     folder.mkdir(parents=True, exist_ok=True)
     model = _without_compile(model)
     if hasattr(model, "save_pretrained"):
-        _save_pretrained(model, folder, state_dict)
+        with handing_over_tensors(sink.current().put_tensors):
+            _save_pretrained(model, folder, state_dict)
     else:
         write_tensors(model.state_dict() if state_dict is None else state_dict, folder)
     if hasattr(processing_class, "save_pretrained"):

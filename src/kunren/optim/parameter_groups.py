@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -106,6 +107,15 @@ def fit_state(state_dict: dict[str, Any], optimizer: Optimizer, number_of_decay_
         state_dict = merge_state(state_dict) if len(here) == 1 else split_state(state_dict, here[0])
     _check_shapes(state_dict, optimizer)
     optimizer.load_state_dict(state_dict)
+    _match_memory(optimizer)
+
+
+def _match_memory(optimizer: Optimizer) -> None:
+    """Give moments the order in memory of their weights: fused kernels go through both side by side, blindly."""
+    for parameter, state in optimizer.state.items():
+        for key, value in state.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape and value.stride() != parameter.stride():
+                state[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
 def _check_shapes(state_dict: dict[str, Any], optimizer: Optimizer) -> None:

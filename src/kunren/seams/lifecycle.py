@@ -198,6 +198,7 @@ def finish_run(trainer: Trainer, run: Run) -> TrainOutput:
     metrics["total_flos"] = state.total_flos
     metrics["train_loss"] = run.meter.mean_of_all(run.engine)
     trainer.log(metrics)
+    trainer._saver.wait()
     if trainer.args.load_best_model_at_end:
         trainer._load_best_model()
     trainer.fire("on_train_end")

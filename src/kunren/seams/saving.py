@@ -18,7 +18,7 @@ from kunren.checkpoint.best import best_saved, evaluations
 from kunren.checkpoint.layout import checkpoint_path, list_checkpoints, step_of
 from kunren.checkpoint.parts import Part
 from kunren.checkpoint.rotation import rotate
-from kunren.checkpoint.store import publish
+from kunren.checkpoint.saver import CheckpointSaver
 from kunren.checkpoint.weights import load_weights, save_weights
 from kunren.loop.run import Run
 from kunren.optim import count_decay_parameters
@@ -32,6 +32,7 @@ class SavingSeams(Seams):
     """Override one `_save_*` / `_load_*` pair to replace exactly that part of a checkpoint."""
 
     _saved_steps: list[int]
+    _saver: CheckpointSaver
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Write the model so that `from_pretrained` reads it, with its processing class and the arguments."""
@@ -77,17 +78,23 @@ class SavingSeams(Seams):
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         folder = checkpoint_path(self._get_output_dir(trial), self.state.global_step)
         self.store_flos()
+        self._saver.wait()  # which checkpoint is the best depends on whether the last one came to be
         best_before = self.state.best_model_checkpoint
         self._note_best_checkpoint(folder)
+        step, best = self.state.global_step, self.state.best_model_checkpoint
+
+        def published() -> None:
+            if step not in self._saved_steps:
+                self._saved_steps.append(step)
+            rotate(folder.parent, self.args.save_total_limit, [best] if best else [], up_to_step=step)
+
         try:
-            publish(folder, lambda temporary: parts.save_parts(self.checkpoint_parts(), temporary))
+            self._saver.save(folder, lambda temporary: parts.save_parts(self.checkpoint_parts(), temporary), published)
         except BaseException:
             self.state.best_model_checkpoint = best_before
             raise
-        if self.state.global_step not in self._saved_steps:
-            self._saved_steps.append(self.state.global_step)
-        best = self.state.best_model_checkpoint
-        rotate(folder.parent, self.args.save_total_limit, [best] if best else [], up_to_step=self.state.global_step)
+        if self.callback_handler.handles("on_save"):
+            self._saver.wait()  # who listens finds the checkpoint whole
 
     def _note_best_checkpoint(self, new: Path) -> None:
         """Name the best of the saved checkpoints, the one being saved included, in the state that it will hold."""

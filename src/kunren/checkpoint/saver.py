@@ -1,0 +1,63 @@
+"""Saving while the training goes on: a snapshot now, the disk in the background, published when it is whole."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import final
+
+from kunren.checkpoint.arena import Arena
+from kunren.checkpoint.background import BackgroundWriter
+from kunren.checkpoint.sink import WriteLater, WriteNow, into
+from kunren.checkpoint.store import Publication
+
+logger = logging.getLogger(__name__)
+
+
+@final
+class CheckpointSaver:
+    """Publishes one checkpoint at a time. The memory for snapshots is allocated at the first and kept."""
+
+    def __init__(self, asynchronous: bool) -> None:
+        self.asynchronous = asynchronous
+        self._arena = Arena()
+        self._writer = BackgroundWriter()
+
+    def save(self, final: Path, write: Callable[[Path], None], published: Callable[[], None]) -> None:
+        """Let `write` fill the folder, then publish it as `final` and call `published`.
+
+        Asynchronously, this returns as soon as all tensors are copied. What fails later is logged, leaves the older
+        checkpoints as they were, and is raised by the next `wait` unless it was the disk.
+        """
+        self.wait()
+        publication = Publication(final)
+        if not self.asynchronous:
+            with publication:
+                sink = WriteNow()
+                with into(sink):
+                    write(publication.folder)
+                publication.publish(sink.digests)
+            published()
+            return
+        later = WriteLater(self._arena)
+        with publication.kept_open():
+            with into(later):
+                write(publication.folder)
+            self._arena.finish()
+        self._writer.submit(lambda: _finish(publication, later, published))
+
+    def wait(self) -> None:
+        """Return when the last checkpoint is published, or has failed."""
+        self._writer.wait()
+
+
+def _finish(publication: Publication, later: WriteLater, published: Callable[[], None]) -> None:
+    try:
+        with publication:
+            later.write()
+            publication.publish(later.digests)
+    except OSError as problem:
+        logger.error("A checkpoint could not be saved; the older ones stay, and the training goes on: %s", problem)
+        return
+    published()

@@ -1,0 +1,420 @@
+"""Every name that people override or read is a real seam: overriding it takes effect (S141)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from invariants.runs import arguments
+from parity import models, rows
+from parity.models import flat
+from torch.utils.data import SequentialSampler
+
+import kunren
+
+Build = dict[str, Any]
+
+# name -> what calls it: training with evaluations and saves; resuming; predict; or special arguments of a training
+IN_TRAINING = (
+    "get_train_dataloader", "get_eval_dataloader", "_get_train_sampler", "_get_eval_sampler", "_get_dataloader",
+    "_set_signature_columns_if_needed", "_get_collator_with_removed_columns", "create_optimizer", "create_scheduler",
+    "create_optimizer_and_scheduler", "get_decay_parameter_names", "get_optimizer_cls_and_kwargs", "get_batch_samples",
+    "training_step", "compute_loss", "compute_loss_context_manager", "_prepare_inputs", "evaluate", "evaluation_loop",
+    "prediction_step", "log", "floating_point_ops", "store_flos", "save_model", "_save", "_save_checkpoint",
+    "_save_optimizer_and_scheduler", "_save_scaler", "_save_rng_state", "_load_best_model", "_get_output_dir",
+    "_get_learning_rate", "create_accelerator_and_postprocess", "_determine_best_metric", "_evaluate",
+)  # fmt: skip
+IN_RESUMING = ("_load_from_checkpoint", "_load_optimizer_and_scheduler", "_load_scaler", "_load_rng_state",
+               "_load_callback_state")  # fmt: skip
+READ = (
+    "_signature_columns", "_train_batch_size", "_globalstep_last_logged", "model_accepts_loss_kwargs",
+    "current_gradient_accumulation_steps", "gather_function", "is_deepspeed_enabled", "is_fsdp_enabled",
+    "can_return_loss", "label_names", "args", "model", "model_wrapped", "optimizer", "lr_scheduler", "state", "control",
+    "accelerator", "callback_handler", "train_dataset", "eval_dataset", "processing_class", "data_collator",
+    "compute_metrics", "compute_loss_func", "model_init", "is_in_train", "preprocess_logits_for_metrics",
+)  # fmt: skip
+SETTINGS: dict[str, Any] = {
+    "max_steps": 4,
+    "eval_strategy": "steps",
+    "eval_steps": 2,
+    "save_strategy": "steps",
+    "save_steps": 2,
+    "load_best_model_at_end": True,
+}
+
+
+def spying(name: str) -> tuple[type[kunren.Trainer], list[str]]:
+    """A Trainer whose method `name` notes its calls."""
+    calls: list[str] = []
+    original = getattr(kunren.Trainer, name)
+
+    def spy(self: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.append(name)
+        is_static = isinstance(_defined(name), staticmethod)
+        return original(*args, **kwargs) if is_static else original(self, *args, **kwargs)
+
+    return type("Spying", (kunren.Trainer,), {name: spy}), calls
+
+
+def _defined(name: str) -> Any:
+    return next(base.__dict__[name] for base in kunren.Trainer.__mro__ if name in base.__dict__)
+
+
+def build(cls: type[kunren.Trainer], folder: Path, **more: Any) -> kunren.Trainer:
+    settings = {**SETTINGS, **more.pop("settings", {})}
+    defaults: Build = {"model": models.Points(), "train_dataset": rows.points(16), "eval_dataset": rows.points(6)}
+    return cls(args=arguments(folder, **settings), **{**defaults, **more})
+
+
+@pytest.mark.parametrize("name", IN_TRAINING)
+def test_override_is_called_in_training(name: str, tmp_path: Path) -> None:
+    cls, calls = spying(name)
+    trainer = build(cls, tmp_path)
+    trainer.train()
+    assert calls
+    assert trainer.state.global_step == 4
+
+
+@pytest.mark.parametrize("name", IN_RESUMING)
+def test_override_is_called_in_resuming(name: str, tmp_path: Path) -> None:
+    build(kunren.Trainer, tmp_path, settings={"max_steps": 2}).train()
+    cls, calls = spying(name)
+    trainer = build(cls, tmp_path)
+    trainer.train(resume_from_checkpoint=True)
+    assert calls
+
+
+@pytest.mark.parametrize("name", ["get_test_dataloader", "evaluation_loop", "prediction_step", "_prepare_inputs"])
+def test_override_is_called_in_prediction(name: str, tmp_path: Path) -> None:
+    cls, calls = spying(name)
+    build(cls, tmp_path).predict(rows.points(6))
+    assert calls
+
+
+def test_other_overrides(tmp_path: Path) -> None:
+    cls, calls = spying("_remove_unused_columns")
+    data = pytest.importorskip("datasets").Dataset.from_list([{"x": [0.0] * 4, "labels": 0}] * 8)
+    next(iter(build(cls, tmp_path, train_dataset=data).get_train_dataloader()))
+    cls, more = spying("call_model_init")
+    build(cls, tmp_path, model=None, model_init=models.Points)
+    cls, predicting = spying("predict")
+    build(cls, tmp_path).predict(rows.points(3))
+    assert calls
+    assert more
+    assert predicting
+
+
+@pytest.mark.parametrize("name", READ)
+def test_attribute_is_there(name: str, tmp_path: Path) -> None:
+    """With the value that transformers' Trainer has."""
+    trainer = build(kunren.Trainer, tmp_path)
+    value = getattr(trainer, name)
+    expected = {
+        "_train_batch_size": 4,
+        "_globalstep_last_logged": 0,
+        "model_accepts_loss_kwargs": False,
+        "current_gradient_accumulation_steps": 1,
+        "is_deepspeed_enabled": False,
+        "is_fsdp_enabled": False,
+        "can_return_loss": False,
+        "label_names": ["labels"],
+        "is_in_train": False,
+    }
+    if name in expected:
+        assert value == expected[name]
+
+
+# ---- overriding changes what happens, not only who is called
+
+
+def test_sampler_decides_the_order(tmp_path: Path) -> None:
+    class InOrder(kunren.Trainer):
+        def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+            return SequentialSampler(train_dataset)
+
+    trainer = build(InOrder, tmp_path)
+    batch = next(iter(trainer.get_train_dataloader()))
+    assert torch.equal(batch["x"], torch.stack([row["x"] for row in rows.points(4)]))
+
+
+def test_loader_of_ones_own_is_read(tmp_path: Path) -> None:
+    batches = [kunren.default_data_collator(list(rows.points(n))) for n in (2, 3)]
+
+    class Own(kunren.Trainer):
+        def get_train_dataloader(self) -> Any:
+            return batches
+
+    sizes: list[int] = []
+    model = models.Points()
+    model.register_forward_pre_hook(lambda module, args, kwargs: sizes.append(len(kwargs["x"])), with_kwargs=True)
+    trainer = Own(model=model, args=arguments(tmp_path, num_train_epochs=2))
+    assert trainer.train().global_step == 4
+    assert sizes == [2, 3, 2, 3]
+
+
+def test_columns_of_ones_own_are_kept(tmp_path: Path) -> None:
+    class Keeps(kunren.Trainer):
+        def _set_signature_columns_if_needed(self) -> None:
+            self._signature_columns = ["x", "labels", "id"]
+
+    data = [{"x": [0.0] * 4, "labels": 0, "id": 1, "text": "a"}] * 4
+    assert set(next(iter(build(Keeps, tmp_path, train_dataset=data).get_train_dataloader()))) == {"x", "labels", "id"}
+    trainer = build(kunren.Trainer, tmp_path, train_dataset=data)
+    trainer._signature_columns = ["x", "id"]
+    assert set(next(iter(trainer.get_train_dataloader()))) == {"x", "id"}
+
+
+def test_batch_size_that_is_assigned_is_used(tmp_path: Path) -> None:
+    trainer = build(kunren.Trainer, tmp_path)
+    trainer._train_batch_size = 8
+    assert len(next(iter(trainer.get_train_dataloader()))["x"]) == 8
+
+
+def test_loss_of_ones_own(tmp_path: Path) -> None:
+    class Doubled(kunren.Trainer):
+        def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
+            outputs = model(**inputs)
+            loss = 2 * outputs["loss"]
+            return (loss, outputs) if return_outputs else loss
+
+    doubled, plain = (build(cls, tmp_path, settings={"learning_rate": 0.0}) for cls in (Doubled, kunren.Trainer))
+    assert doubled.train().training_loss == pytest.approx(2 * plain.train().training_loss)
+    assert doubled.evaluate()["eval_loss"] == pytest.approx(2 * plain.evaluate()["eval_loss"])
+
+
+def test_inputs_of_ones_own(tmp_path: Path) -> None:
+    seen: list[float] = []
+
+    class Shifted(kunren.Trainer):
+        def _prepare_inputs(self, inputs: Any) -> Any:
+            inputs = super()._prepare_inputs(inputs)
+            return {**inputs, "x": torch.full_like(inputs["x"], 7.0)}
+
+    model = models.Points()
+    model.register_forward_pre_hook(lambda module, args, kwargs: seen.append(kwargs["x"].mean().item()), with_kwargs=True)
+    build(Shifted, tmp_path, model=model).train()
+    assert set(seen) == {7.0}
+
+
+def test_context_of_ones_own_is_entered(tmp_path: Path) -> None:
+    dtypes: list[torch.dtype] = []
+
+    class Half(kunren.Trainer):
+        def compute_loss_context_manager(self) -> Any:
+            return torch.autocast("cpu", torch.bfloat16)
+
+    model = models.Points()
+    model.head.register_forward_hook(lambda module, inputs, output: dtypes.append(output.dtype))
+    build(Half, tmp_path, model=model).train()
+    assert set(dtypes) == {torch.bfloat16}
+
+
+def test_output_folder_of_ones_own(tmp_path: Path) -> None:
+    class Elsewhere(kunren.Trainer):
+        def _get_output_dir(self, trial: Any) -> str:
+            return str(tmp_path / "elsewhere")
+
+    build(Elsewhere, tmp_path / "run").train()
+    assert {path.name for path in (tmp_path / "elsewhere").iterdir()} == {"checkpoint-2", "checkpoint-4"}
+    assert not list((tmp_path / "run").glob("checkpoint-*"))
+
+
+def test_rate_and_logs_of_ones_own(tmp_path: Path) -> None:
+    class Reports(kunren.Trainer):
+        def _get_learning_rate(self) -> float:
+            return 123.0
+
+        def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
+            super().log({**logs, "mine": 1}, start_time)
+
+    trainer = build(Reports, tmp_path)
+    trainer.train()
+    assert {entry["learning_rate"] for entry in trainer.state.log_history if "loss" in entry} == {123.0}
+    assert all(entry["mine"] == 1 for entry in trainer.state.log_history)
+
+
+def test_optimizer_and_schedule_of_ones_own(tmp_path: Path) -> None:
+    class Own(kunren.Trainer):
+        @staticmethod
+        def get_optimizer_cls_and_kwargs(args: Any, model: Any = None) -> Any:
+            return torch.optim.Adagrad, {"lr": 0.3}
+
+        def get_decay_parameter_names(self, model: Any) -> list[str]:
+            return ["head.bias"]
+
+        def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+            self.lr_scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer, factor=0.5, total_iters=100)
+            return self.lr_scheduler
+
+    trainer = build(Own, tmp_path, settings={"weight_decay": 0.1})
+    trainer.train()
+    assert type(trainer.optimizer) is torch.optim.Adagrad
+    assert trainer.get_learning_rates() == [0.15, 0.15]
+    decaying = [group for group in trainer.optimizer.param_groups if group["weight_decay"] > 0]
+    assert [len(group["params"]) for group in decaying] == [1]
+    assert decaying[0]["params"][0] is trainer.model.head.bias
+
+
+def test_names_of_labels_that_are_assigned_are_used(tmp_path: Path) -> None:
+    trainer = build(kunren.Trainer, tmp_path)
+    trainer.label_names = ["x"]
+    assert trainer.predict(rows.points(6)).label_ids.shape == (6, 4)
+
+
+def test_gather_function_that_is_assigned_is_called(tmp_path: Path) -> None:
+    calls: list[Any] = []
+
+    def gather(data: Any) -> Any:
+        calls.append(data)
+        return data
+
+    trainer = build(kunren.Trainer, tmp_path)
+    trainer.gather_function = gather
+    trainer.predict(rows.points(6))
+    assert calls
+
+
+def test_steps_of_the_window_at_hand_are_told(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+
+    class Watching(kunren.Trainer):
+        def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+            seen.append((self.current_gradient_accumulation_steps, int(num_items_in_batch)))
+            return super().training_step(model, inputs, num_items_in_batch)
+
+    trainer = Watching(
+        model=models.Points(),
+        args=arguments(tmp_path, gradient_accumulation_steps=2, num_train_epochs=1),
+        train_dataset=rows.points(10),
+    )
+    trainer.train()
+    assert seen == [(2, 8), (2, 8), (1, 2)]
+
+
+def test_steps_since_the_last_log_are_told(tmp_path: Path) -> None:
+    trainer = build(kunren.Trainer, tmp_path, settings={"logging_steps": 3, "eval_strategy": "no", "load_best_model_at_end": False})
+    seen = [(step, trainer._globalstep_last_logged) for step in trainer.steps()]
+    assert seen == [(1, 0), (2, 0), (3, 3), (4, 4)]
+
+
+# ---- the count of labels reaches those who ask for it, however late they ask
+
+
+def sum_over_count(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
+    loss = torch.nn.functional.cross_entropy(outputs["logits"], labels, reduction="sum")
+    return loss / (num_items_in_batch if num_items_in_batch is not None else len(labels))
+
+
+def accepts_count(trainer: kunren.Trainer) -> None:
+    trainer.model_accepts_loss_kwargs = True
+
+
+def has_loss_function(trainer: kunren.Trainer) -> None:
+    trainer.compute_loss_func = sum_over_count
+
+
+def has_compute_loss(trainer: kunren.Trainer) -> None:
+    def compute_loss(model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
+        outputs = model(x=inputs["x"])
+        return sum_over_count(outputs, inputs["labels"], num_items_in_batch)
+
+    trainer.compute_loss = compute_loss  # type: ignore[method-assign]
+
+
+class CountInKeywords(models.Points):
+    """Divides by a count that its signature does not name."""
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None, **options: Any) -> Any:
+        out = super().forward(x, labels)
+        if labels is not None and "num_items_in_batch" in options:
+            out["loss"] = out["loss"] * len(labels) / options["num_items_in_batch"]
+        return out
+
+
+@pytest.mark.parametrize("assign", [None, accepts_count, has_loss_function, has_compute_loss])
+def test_what_is_assigned_after_construction_weighs_the_window_rightly(
+    assign: Callable[[kunren.Trainer], None] | None, tmp_path: Path
+) -> None:
+    def update(batch: int, accumulate: int) -> torch.Tensor:
+        model = CountInKeywords().double()
+        before = flat(model)
+        trainer = kunren.Trainer(
+            model=model,
+            args=arguments(
+                tmp_path,
+                per_device_train_batch_size=batch,
+                gradient_accumulation_steps=accumulate,
+                max_steps=1,
+                max_grad_norm=0.0,
+                optim="sgd",
+            ),
+            train_dataset=rows.points(8),
+        )
+        if assign is not None:
+            assign(trainer)
+        trainer.train()
+        return flat(model) - before
+
+    torch.testing.assert_close(update(2, 4), update(8, 1), rtol=1e-5, atol=1e-9)
+
+
+# ---- overrides written for older versions
+
+
+def old(name: str, as_mixin: bool) -> type[kunren.Trainer]:
+    """A Trainer that overrides `name` as it was written before its last argument came."""
+    if name == "training_step":
+
+        def training_step(self: Any, model: Any, inputs: Any) -> Any:
+            self.called = True
+            return kunren.Trainer.training_step(self, model, inputs)
+
+        function: Any = training_step
+    elif name == "compute_loss":
+
+        def compute_loss(self: Any, model: Any, inputs: Any, return_outputs: bool = False) -> Any:
+            self.called = True
+            return kunren.Trainer.compute_loss(self, model, inputs, return_outputs)
+
+        function = compute_loss
+    else:
+
+        def log(self: Any, logs: dict[str, Any]) -> None:
+            self.called = True
+            kunren.Trainer.log(self, logs)
+
+        function = log
+    if as_mixin:
+        return type("Old", (type("Mixin", (), {name: function}), kunren.Trainer), {})
+    return type("Old", (kunren.Trainer,), {name: function})
+
+
+@pytest.mark.parametrize("name", ["training_step", "compute_loss", "log"])
+@pytest.mark.parametrize("as_mixin", [False, True])
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_old_signatures_still_work(name: str, as_mixin: bool, accumulation: int, tmp_path: Path) -> None:
+    settings = {"gradient_accumulation_steps": accumulation, "max_steps": 2}
+    trainer = build(old(name, as_mixin), tmp_path / "old", settings=settings)
+    plain = build(kunren.Trainer, tmp_path / "plain", settings=settings)
+    trainer.train()
+    plain.train()
+    assert trainer.called  # type: ignore[attr-defined]
+    torch.testing.assert_close(flat(trainer.model), flat(plain.model))
+
+
+def test_subclass_of_an_old_override_is_adapted_as_well(tmp_path: Path) -> None:
+    class Old(kunren.Trainer):
+        def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False) -> Any:
+            return super().compute_loss(model, inputs, return_outputs)
+
+    class New(Old):
+        def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch=num_items_in_batch)
+
+    trainer = build(New, tmp_path)
+    with contextlib.closing(trainer.steps()) as steps:
+        assert next(steps) == 1
