@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from kunren.arguments.checks import at_least, enum_member, interval, whole_steps
+from kunren.arguments.checks import at_least, enum_member, interval, refuse, whole_steps
 from kunren.arguments.group import ArgumentGroup, explained
 from kunren.base.types import SaveStrategy
 
@@ -18,7 +18,12 @@ class Saving(ArgumentGroup):
     save_steps: float = explained(500, "Save every that many steps; below 1 a share of the run.")
     save_on_each_node: bool = explained(False, "Save on every machine, not only on the first.")
     async_save: bool = explained(True, "Write checkpoints in the background, from a copy in host memory (kunren only).")
+    save_minutes: float | None = explained(None, "Also save when so many minutes have passed (kunren only).")
+    max_minutes: float | None = explained(None, "Save and stop before so many minutes are over (kunren only).")
     save_total_limit: int | None = explained(None, "Keep that many checkpoints, the best one among them; None: all.")
+    save_best_limit: int | None = explained(
+        None, "Keep so many of the best beside the last `save_total_limit`, or the newest (kunren only)."
+    )
     enable_jit_checkpoint: bool = explained(False, "Save when the scheduler announces the end (SIGTERM).")
     ignore_data_skip: bool = explained(False, "After a resume, start the data over instead of going on in it.")
     restore_callback_states_from_checkpoint: bool = explained(
@@ -39,3 +44,7 @@ class Saving(ArgumentGroup):
         if self.save_strategy == SaveStrategy.STEPS:
             interval(self, "save_steps", "save_strategy")
         at_least(self, "save_total_limit", 1, "give the number of checkpoints to keep, or None to keep all.")
+        at_least(self, "save_best_limit", 1, "give the number of best checkpoints to keep, or None.")
+        for name in ("save_minutes", "max_minutes"):
+            if getattr(self, name) is not None and getattr(self, name) <= 0:
+                raise refuse(name, getattr(self, name), "give a number of minutes above 0, or None.")

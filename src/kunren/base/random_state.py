@@ -58,6 +58,10 @@ def capture() -> dict[str, Any]:
     }
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         states["cuda"] = torch.cuda.random.get_rng_state_all()
+    if torch.backends.mps.is_available():
+        states["mps"] = torch.mps.get_rng_state()
+    if torch.xpu.is_available():
+        states["xpu"] = torch.xpu.get_rng_state_all()
     return states
 
 
@@ -73,6 +77,10 @@ def restore(states: dict[str, Any]) -> None:
             torch.cuda.random.set_rng_state(cuda_states)
         else:
             torch.cuda.random.set_rng_state_all(cuda_states[: torch.cuda.device_count()])
+    if "mps" in states and torch.backends.mps.is_available():
+        torch.mps.set_rng_state(states["mps"])
+    if "xpu" in states and torch.xpu.is_available():
+        torch.xpu.set_rng_state_all(states["xpu"][: torch.xpu.device_count()])
 
 
 @contextmanager

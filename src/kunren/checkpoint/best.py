@@ -94,6 +94,15 @@ def best_saved(
     return _best_of(standing_in, greater_is_better)
 
 
+def ranked(history: Sequence[tuple[int, float]], saved_steps: Iterable[int], greater_is_better: bool) -> list[int]:
+    """The saved steps from the best down; those without a score are left out, equal scores keep the earlier first."""
+    left, order = set(saved_steps), []
+    while (best := best_saved(history, left, greater_is_better)) is not None:
+        order.append(best.step)
+        left.discard(best.step)
+    return order
+
+
 def _best_of(records: Iterable[BestRecord], greater_is_better: bool) -> BestRecord | None:
     best: BestRecord | None = None
     for record in records:

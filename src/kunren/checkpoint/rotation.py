@@ -18,25 +18,36 @@ logger = logging.getLogger(__name__)
 
 
 def rotate(
-    output_dir: str | Path, limit: int | None, protected: Iterable[str | Path] = (), up_to_step: int | None = None
+    output_dir: str | Path,
+    limit: int | None,
+    protected: Iterable[str | Path] = (),
+    up_to_step: int | None = None,
+    protected_count: bool = True,
 ) -> list[Path]:
     """Delete the oldest checkpoints beyond `limit`, and return them; no limit (None, or 0 and less) deletes nothing.
 
     `up_to_step` is the step the run is at: a checkpoint of a higher step is another run's, in a folder used again, and
-    is neither counted nor deleted. What cannot be deleted is reported, and the run goes on.
+    is neither counted nor deleted. `protected_count`: whether the protected are among the `limit`, or come on top of the
+    last `limit`. What cannot be deleted is reported, and the run goes on.
     """
-    doomed = to_delete(list_checkpoints(output_dir), limit, protected, up_to_step)
+    doomed = to_delete(list_checkpoints(output_dir), limit, protected, up_to_step, protected_count)
     return [checkpoint for checkpoint in doomed if _deleted(checkpoint)]
 
 
 def to_delete(
-    checkpoints: Iterable[Path], limit: int | None, protected: Iterable[str | Path] = (), up_to_step: int | None = None
+    checkpoints: Iterable[Path],
+    limit: int | None,
+    protected: Iterable[str | Path] = (),
+    up_to_step: int | None = None,
+    protected_count: bool = True,
 ) -> list[Path]:
     """The decision of `rotate`: of checkpoints in the order of their steps, those to delete, oldest first."""
     own = [path for path in checkpoints if up_to_step is None or (step_of(path) or 0) <= up_to_step]
     if limit is None or limit <= 0 or not own:
         return []
     keep = [Path(path) for path in protected]
+    if not protected_count:
+        return [path for path in own[:-limit] if not any(_is_same(path, kept) for kept in keep)]
     candidates = [path for path in own[:-1] if not any(_is_same(path, kept) for kept in keep)]
     return candidates[: max(0, len(own) - limit)]
 

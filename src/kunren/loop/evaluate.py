@@ -22,6 +22,7 @@ from kunren.base.nested import batch_size_of, join, keep_batched, to_host
 from kunren.base.random_state import preserved
 from kunren.base.types import EvalLoopOutput, EvalPrediction
 from kunren.data.loaders import examples_in
+from kunren.loop.requests import EvaluationInterrupted
 from kunren.losses.counting import counted_labels
 
 logger = logging.getLogger(__name__)
@@ -41,6 +42,8 @@ class EvaluationHooks(Protocol):
     def prediction_step(self, model: nn.Module, inputs: Any, loss_only: bool, ignore_keys: Any = None, /) -> Any: ...
 
     def fire(self, event: str, **details: Any) -> None: ...
+
+    def is_asked_to_stop(self) -> bool: ...
 
 
 @dataclass
@@ -87,6 +90,8 @@ def evaluation_loop(
             elif not by_batch:
                 parts.append_to(collected)
             do.fire("on_prediction_step")
+            if do.is_asked_to_stop():
+                raise EvaluationInterrupted
             batch = following
 
     concatenate = _joined if do.args.eval_do_concat_batches else _kept_apart

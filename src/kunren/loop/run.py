@@ -15,6 +15,7 @@ from kunren.data.reader import BatchReader
 from kunren.data.windows import GetBatches, Window, windows
 from kunren.engine import Backend
 from kunren.loop.meter import LossMeter
+from kunren.loop.requests import Requests
 from kunren.plan import Cursor, Plan
 
 
@@ -64,6 +65,8 @@ class Run:
     gradient_norm: torch.Tensor | None = None
     cursor: Cursor = field(default_factory=Cursor)
     before_first_batch: Callable[[], None] | None = None  # of a resumed run: puts the random numbers back
+    requests: Requests | None = None  # signals, files and clocks that ask for a save or a stop
+    evaluation_due: bool = False  # one was broken off by a request to stop
     known_batches_per_epoch: int | None = None  # of a stream: learnt when its first pass ends
 
     def windows(self, epoch: int) -> Iterator[Window]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
+from kunren.loop.requests import EvaluationInterrupted
 from kunren.loop.run import Run, TrainHooks
 
 logger = logging.getLogger(__name__)
@@ -15,8 +16,8 @@ def training_steps(run: Run, do: TrainHooks) -> Iterator[int]:
     plan, engine, state, control, fire = run.plan, run.engine, run.state, run.control, run.fire
 
     fire("on_train_begin")
-    if plan.eval_on_start and state.global_step == 0:
-        do.evaluate_in_training()
+    if run.evaluation_due or (plan.eval_on_start and state.global_step == 0):
+        evaluate(run, do)
 
     for epoch in plan.epochs(after=state.global_step):
         fire("on_epoch_begin")
@@ -48,20 +49,29 @@ def training_steps(run: Run, do: TrainHooks) -> Iterator[int]:
             run.advance(window)
             run.meter.end_step(window.is_empty)
             fire("on_step_end")
+            if run.requests is not None:
+                run.requests.obey(control)
             settle(run, do)  # log, evaluate, save: what the callbacks asked for, always in this order
             yield state.global_step
             if control.should_stop or state.global_step >= plan.max_steps:
                 exhausted = False
                 break
 
-        if run.cursor.batches_done == 0:
-            logger.warning("Epoch %d gave no batch: training ends at step %d.", epoch, state.global_step)
-            control.should_training_stop = True
-        run.end_epoch(exhausted)
-        fire("on_epoch_end")
-        settle(run, do)
+        end_epoch(run, do, exhausted)
         if control.should_training_stop or state.global_step >= plan.max_steps:
             break
+
+
+def end_epoch(run: Run, do: TrainHooks, exhausted: bool) -> None:
+    """The end of a pass over the data, or of what was done of it."""
+    if run.cursor.batches_done == 0:
+        logger.warning("Epoch %d gave no batch: training ends at step %d.", run.cursor.epoch, run.state.global_step)
+        run.control.should_training_stop = True
+    run.end_epoch(exhausted)
+    run.fire("on_epoch_end")
+    if run.requests is not None and run.requests.stop and not run.cursor.epoch_ended:
+        return  # asked to stop in mid-epoch: what belongs to its end happens when the resumed run gets there
+    settle(run, do)
 
 
 def settle(run: Run, do: TrainHooks) -> None:
@@ -70,9 +80,21 @@ def settle(run: Run, do: TrainHooks) -> None:
     if control.should_log and run.meter.has_news:
         do.log(run.meter.logs(run.engine, run.gradient_norm, run.learning_rate), run.start_time)
     if control.should_evaluate:
-        is_new_best = do.evaluate_in_training()
+        is_new_best = evaluate(run, do)
         if run.save_at_new_best:
-            control.should_save = is_new_best
+            control.should_save = control.should_save or is_new_best
     if control.should_save:
         do.save_in_training()
         run.fire("on_save")
+
+
+def evaluate(run: Run, do: TrainHooks) -> bool:
+    """Evaluate; whether the result is the best so far. A request to stop ends the evaluation, which stays due."""
+    run.evaluation_due = False
+    try:
+        return do.evaluate_in_training()
+    except EvaluationInterrupted:
+        run.evaluation_due = True
+        run.control.should_evaluate = False
+        run.control.should_save = run.control.should_training_stop = True
+        return False

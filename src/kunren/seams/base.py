@@ -69,6 +69,11 @@ class Seams:
             return
         self.control = getattr(self.callback_handler, event)(self.args, self.state, self.control, **details)
 
+    def is_asked_to_stop(self) -> bool:
+        """Whether a signal or the clock has asked the training that is going on to stop."""
+        requests = self._run.requests if self._run is not None else None
+        return requests is not None and requests.stop
+
     # Each of these belongs to one group of seams and is called from another.
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
         raise NotImplementedError

@@ -18,6 +18,7 @@ from kunren.checkpoint.store import clean_leftovers
 from kunren.data.loaders import batches_in, examples_in
 from kunren.data.reader import BatchReader
 from kunren.loop.meter import LossMeter, speed_metrics
+from kunren.loop.requests import Requests
 from kunren.loop.run import Run
 from kunren.model import features
 from kunren.plan import Cursor, Plan, make_plan
@@ -87,6 +88,9 @@ def prepare_run(trainer: Trainer, resume_from_checkpoint: str | bool | None) -> 
     )
     if checkpoint is not None:
         _resume(trainer, run, checkpoint)
+    if args.save_strategy != "no" or args.save_minutes is not None or args.max_minutes is not None:
+        run.requests = Requests(trainer.run_folder(), args.save_minutes, args.max_minutes)
+        trainer._undo.append(run.requests.listen())
     run.first_step, run.first_tokens = run.state.global_step, run.state.num_input_tokens_seen
     handler = trainer.callback_handler
     handler.model, handler.train_dataloader = trainer.model, loader
@@ -171,6 +175,7 @@ def _resume(trainer: Trainer, run: Run, checkpoint: Path) -> None:
         run.meter.load_state_dict(cursor["meter"])
         run.known_batches_per_epoch = cursor["known_batches_per_epoch"]
         run.learning_rate = cursor["learning_rate"]
+        run.evaluation_due = cursor["evaluation_due"]
         if cursor["gradient_norm"] is not None:
             run.gradient_norm = torch.tensor(cursor["gradient_norm"])
     if not trainer.args.save_only_model:

@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from kunren.base.state import TrainerState
 from kunren.callbacks import collect_states, restore_states
 from kunren.checkpoint import parts
-from kunren.checkpoint.best import best_saved, evaluations
+from kunren.checkpoint.best import best_saved, evaluations, ranked
 from kunren.checkpoint.layout import checkpoint_path, list_checkpoints, step_of
 from kunren.checkpoint.parts import Part
 from kunren.checkpoint.rotation import rotate
@@ -81,12 +81,17 @@ class SavingSeams(Seams):
         self._saver.wait()  # which checkpoint is the best depends on whether the last one came to be
         best_before = self.state.best_model_checkpoint
         self._note_best_checkpoint(folder)
-        step, best = self.state.global_step, self.state.best_model_checkpoint
+        step = self.state.global_step
+        protected = self._best_checkpoints(folder.parent, [*self._saved_steps, step])
 
         def published() -> None:
             if step not in self._saved_steps:
                 self._saved_steps.append(step)
-            rotate(folder.parent, self.args.save_total_limit, [best] if best else [], up_to_step=step)
+            limit, best_limit = self.args.save_total_limit, self.args.save_best_limit
+            if best_limit is not None:
+                rotate(folder.parent, limit or 1, protected, up_to_step=step, protected_count=False)
+            else:
+                rotate(folder.parent, limit, protected, up_to_step=step)
 
         try:
             self._saver.save(folder, lambda temporary: parts.save_parts(self.checkpoint_parts(), temporary), published)
@@ -107,6 +112,15 @@ class SavingSeams(Seams):
         best = best_saved(history, [*saved, step], bool(self.args.greater_is_better))
         if best is not None:
             self.state.best_model_checkpoint = str(checkpoint_path(new.parent, best.step))
+
+    def _best_checkpoints(self, folder: Path, saved: list[int]) -> list[Path]:
+        """The checkpoints that rotation must leave alone for their score."""
+        name = self.args.metric_for_best_model
+        if name is None:
+            return []
+        history = evaluations(self.state.log_history, name)
+        order = ranked(history, saved, bool(self.args.greater_is_better))
+        return [checkpoint_path(folder, step) for step in order[: self.args.save_best_limit or 1]]
 
     def _save_trainer_state(self, folder: Path) -> None:
         self.state.stateful_callbacks = collect_states(self.callback_handler.callbacks, self.control)
@@ -231,6 +245,7 @@ def cursor_state(run: Run) -> dict[str, Any]:
         "broken_off": run.control.should_epoch_stop,
         "batches_per_epoch": run.plan.batches_per_epoch,
         "known_batches_per_epoch": run.known_batches_per_epoch,
+        "evaluation_due": run.evaluation_due,
         "data_seed": run.reader.seed,
         "learning_rate": run.learning_rate,
         "gradient_norm": None if run.gradient_norm is None else float(run.gradient_norm),

@@ -17,7 +17,9 @@ FLAGS = ("should_training_stop", "should_epoch_stop", "should_save", "should_eva
 
 
 @given(st.integers(0, 10**6), st.floats(0, 100), st.none() | st.floats(-1e9, 1e9))
-def test_state_comes_back_from_its_file(tmp_path_factory: pytest.TempPathFactory, steps: int, epoch: float, best: float) -> None:
+def test_state_comes_back_from_its_file(
+    tmp_path_factory: pytest.TempPathFactory, steps: int, epoch: float, best: float
+) -> None:
     state = TrainerState(epoch=epoch, global_step=steps, best_metric=best, log_history=[{"loss": 0.1 + 0.2, "step": 1}])
     state.stateful_callbacks = {"EarlyStoppingCallback": {"args": {"early_stopping_patience": 3}, "attributes": {}}}
     path = tmp_path_factory.mktemp("state") / "trainer_state.json"

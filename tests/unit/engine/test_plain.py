@@ -211,9 +211,7 @@ def test_accelerator_describes_the_run(tmp_path: Path) -> None:
 
 
 def test_accelerator_is_not_made_before_it_is_asked_for(tmp_path: Path) -> None:
-    trainer = kunren.Trainer(
-        model=models.Points(), args=arguments(tmp_path, max_steps=1), train_dataset=rows.points(8)
-    )
+    trainer = kunren.Trainer(model=models.Points(), args=arguments(tmp_path, max_steps=1), train_dataset=rows.points(8))
     trainer.train()
     assert "accelerator" not in vars(trainer)
     assert "accelerator" not in vars(trainer.engine)

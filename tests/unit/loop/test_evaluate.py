@@ -103,7 +103,9 @@ class Detector(nn.Module):
 
 
 def test_labels_that_are_dicts_of_each_row_stay_one_entry_per_row(tmp_path: Path) -> None:
-    data = rows.Rows([{"pixels": torch.full((2,), float(i)), "labels": {"boxes": torch.ones(i % 3, 4)}} for i in range(7)])
+    data = rows.Rows(
+        [{"pixels": torch.full((2,), float(i)), "labels": {"boxes": torch.ones(i % 3, 4)}} for i in range(7)]
+    )
 
     def collate(batch: list[dict[str, Any]]) -> dict[str, Any]:
         return {"pixels": torch.stack([row["pixels"] for row in batch]), "labels": [row["labels"] for row in batch]}

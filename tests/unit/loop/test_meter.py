@@ -60,7 +60,9 @@ def test_mean_of_all_spans_the_logs(engine: Any, first: list[float], second: lis
 
 
 @given(losses, losses, st.booleans())
-def test_partial_sums_survive_a_checkpoint(engine: Any, before: list[float], after: list[float], through_file: bool) -> None:
+def test_partial_sums_survive_a_checkpoint(
+    engine: Any, before: list[float], after: list[float], through_file: bool
+) -> None:
     straight, saved = filled(before + after), filled(before)
     state = saved.state_dict()
     resumed = LossMeter(CPU, False)

@@ -44,6 +44,7 @@ AVERAGING: dict[str, Loss] = {
     "asked whether it is there": lambda losses, count: losses.mean() if count is not None else losses.sum(),
     "compared": lambda losses, count: losses.mean() if count > 0 else losses.sum(),
     "its device looked at": lambda losses, count: losses.mean().to(count.device),
+    "written to a log of the user's": lambda losses, count: (losses.mean(), [count.item()])[0],
     "printed": lambda losses, count: losses.mean() if f"{count} items" else losses.sum(),
 }
 

@@ -57,7 +57,14 @@ def bart_decoder() -> nn.Module:
 
 
 @pytest.mark.parametrize(
-    "wrap", [lambda m: m, compiled, nn.DataParallel, lambda m: compiled(nn.DataParallel(m)), lambda m: nn.DataParallel(compiled(m))]
+    "wrap",
+    [
+        lambda m: m,
+        compiled,
+        nn.DataParallel,
+        lambda m: compiled(nn.DataParallel(m)),
+        lambda m: nn.DataParallel(compiled(m)),
+    ],
 )
 def test_wrappers_are_taken_off(wrap: Callable[[nn.Module], nn.Module]) -> None:
     model = models.Points()

@@ -104,7 +104,9 @@ def test_unknown_name_of_an_evaluation_set(tmp_path: Path) -> None:
         ({"warmup_steps": -3}, "warmup_steps"),
     ],
 )
-def test_impossible_numbers_name_the_argument_and_the_value(settings: dict[str, Any], name: str, tmp_path: Path) -> None:
+def test_impossible_numbers_name_the_argument_and_the_value(
+    settings: dict[str, Any], name: str, tmp_path: Path
+) -> None:
     with pytest.raises(ValueError, match=f"{name}.*{settings[name]}"):
         arguments(tmp_path, **settings)
 
@@ -234,8 +236,8 @@ class NotAModel:
         ({"callbacks": [3]}, TypeError, "3 is not a callback"),
         ({"optimizers": (torch.optim.SGD([torch.ones(1)], lr=1), None),
           "optimizer_cls_and_kwargs": (torch.optim.SGD, {})}, ValueError, "either `optimizers` or"),
-        ({"model": None, "model_init": models.Points, "optimizers": (torch.optim.SGD([torch.ones(1)], lr=1), None)},
-         ValueError, "another model"),
+        ({"model": None, "model_init": lambda: models.Points(),
+          "optimizers": (torch.optim.SGD([torch.ones(1)], lr=1), None)}, ValueError, "another model"),
         ({"settings": {"batch_eval_metrics": True}, "compute_metrics": lambda prediction: {}}, ValueError,
          "compute_result"),
     ],
