@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -24,6 +25,7 @@ from kunren.collators import DataCollatorWithPadding, default_data_collator
 from kunren.engine import choose
 from kunren.loop.step import compute_loss, training_step
 from kunren.loop.train import training_steps
+from kunren.losses.smoothing import LabelSmoother
 from kunren.losses.weighting import LossScale
 from kunren.model.signature import is_pretrained, read_signature, shifts_labels, unwrap
 from kunren.seams.evaluation import EvaluationSeams
@@ -33,6 +35,7 @@ from kunren.seams.saving import SavingSeams
 from kunren.seams.validation import (
     adapt_old_signatures,
     check_construction,
+    missing_attribute,
     name_is_overridden,
     processing_class_from,
     refuse_ignored_overrides,
@@ -83,20 +86,9 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
         self.data_collator = data_collator if data_collator is not None else self._automatic_collator()
         self.is_in_train = self._is_silent = False
         self._made_optimizer = self._made_scheduler = False
-        self.label_smoothing = self.args.label_smoothing_factor
-
-        self.current_flos = 0.0
-        self.window_is_empty = False
-        self._undo: list[Callable[[], None]] = []
-        self._trial: Any = None
-        self._run = None
-        self._ignore_keys_for_eval = None
-        self._signature_columns = None
-        self._eval_dataloaders = {}
-        self._saved_steps = []
-        self._saver = CheckpointSaver(self.args.async_save)
-        self._train_batch_size = self.args.train_batch_size
-        self.current_gradient_accumulation_steps = self.args.gradient_accumulation_steps
+        epsilon = self.args.label_smoothing_factor
+        self.label_smoother = LabelSmoother(epsilon) if epsilon > 0 else None
+        self._start_afresh()
         self.adopt_model(model if model is not None else self.call_model_init())
 
         self.state = TrainerState(
@@ -112,6 +104,27 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
             self.lr_scheduler,
         )
         self.fire("on_init_end")
+
+    def _start_afresh(self) -> None:
+        """The attributes that runs and evaluations come to fill."""
+        self._output_dir = os.path.abspath(str(self.args.output_dir))  # the script may change its folder meanwhile
+        self._train_batch_size = self.args.train_batch_size
+        self.current_gradient_accumulation_steps = self.args.gradient_accumulation_steps
+        self.current_flos = 0.0
+        self.window_is_empty = False
+        self._globalstep_last_logged = 0
+        self._undo: list[Callable[[], None]] = []
+        self._trial: Any = None
+        self._run = None
+        self._ignore_keys_for_eval = None
+        self._signature_columns = None
+        self._eval_dataloaders = {}
+        self._merged_decay_parameters = None
+        self._saved_steps = []
+        self._saver = CheckpointSaver(self.args.async_save)
+
+    def __getattr__(self, name: str) -> Any:
+        raise missing_attribute(type(self).__name__, name)
 
     # ---- the model and what it is computed on
 
@@ -132,19 +145,26 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
         self.model_accepts_loss_kwargs = (
             bool(accepts) if accepts is not None else documented and self.signature.takes_count
         )
-        # Where nobody sees the count, there is nothing to find out.
+        self._found_to_accept_count = self.model_accepts_loss_kwargs
+        self.prepare_loss_scale()
+
+    def prepare_loss_scale(self) -> None:
+        """Decide, when a run begins, who sees the count of a window, and what is known of the loss made of it."""
         overridden = [name for name in ("training_step", "compute_loss") if name_is_overridden(self, Trainer, name)]
         self._hands_out_count = bool(overridden or self.compute_loss_func or self.model_accepts_loss_kwargs)
-        self.loss_scale = LossScale(self.loss_is_scaled_for_ga if self._hands_out_count else False)
-
-    @property
-    def _globalstep_last_logged(self) -> int:
-        return self.state.global_step - (self._run.meter.open_steps if self._run is not None else 0)
+        known = self.loss_is_scaled_for_ga
+        # Where nobody sees the count there is nothing to find out; nor where a subclass said that its loss is a mean.
+        told_mean = self._found_to_accept_count and not self.model_accepts_loss_kwargs
+        if not self._hands_out_count or (known is None and told_mean):
+            known = False
+        self.loss_scale = LossScale(known)
 
     def call_model_init(self, trial: Any = None) -> nn.Module:
         """A new model from `model_init`, which may take the trial of a hyperparameter search."""
         assert self.model_init is not None
-        model = self.model_init(trial) if inspect.signature(self.model_init).parameters else self.model_init()
+        parameters = inspect.signature(self.model_init).parameters.values()
+        wants_trial = any(item.name == "trial" or item.default is item.empty for item in parameters)
+        model = self.model_init(trial) if wants_trial else self.model_init()
         if model is None:
             raise ValueError("model_init returned None: it has to return the model.")
         return model
@@ -152,7 +172,8 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
     def create_accelerator_and_postprocess(self) -> None:
         """Choose what the run is computed on. Override to adjust `self.accelerator` afterwards."""
         self.engine = choose(self.args)
-        self.is_deepspeed_enabled = self.is_fsdp_enabled = False
+        self.is_deepspeed_enabled = self.is_fsdp_enabled = self.is_model_parallel = False
+        self.place_model_on_device = self.args.place_model_on_device
         self.gather_function = self.engine.gather
 
     @cached_property
@@ -197,6 +218,7 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
             yield from training_steps(run, self)
             self._train_output = finish_run(self, run)
         finally:
+            self.engine.zero_gradients()  # of a window that was broken off
             self._saver.wait()
             self.is_in_train = False
             self._run = None

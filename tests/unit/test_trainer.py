@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -340,11 +339,10 @@ def test_number_of_examples(tmp_path: Path) -> None:
     assert trainer.num_examples([1, 2]) == 0
 
 
-def test_empty_stream_ends_with_a_word(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_empty_stream_is_refused(tmp_path: Path) -> None:
     trainer = trainer_for(tmp_path, train_dataset=rows.Stream([]), settings={"max_steps": 5})
-    with caplog.at_level(logging.WARNING, "kunren"):
-        assert trainer.train().global_step == 0
-    assert "no batch" in caplog.text
+    with pytest.raises(ValueError, match="gave no batch: the stream is empty"):
+        trainer.train()
 
 
 def test_an_error_in_the_model_leaves_a_trainer_that_can_train(tmp_path: Path) -> None:

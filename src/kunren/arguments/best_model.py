@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kunren.arguments.checks import refuse
+from kunren.arguments.choices import IntervalStrategy, SaveStrategy, SchedulerType
 from kunren.arguments.evaluation import Evaluation
 from kunren.arguments.group import explained
 from kunren.arguments.metric_direction import greater_is_better
 from kunren.arguments.optimization import Optimization
 from kunren.arguments.saving import Saving
-from kunren.base.types import IntervalStrategy, SaveStrategy, SchedulerType
 
 
 @dataclass

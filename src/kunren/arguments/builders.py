@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kunren.arguments.choices import HubStrategy, IntervalStrategy, OptimizerNames, SaveStrategy, SchedulerType
 from kunren.arguments.export import Export
-from kunren.base.types import HubStrategy, IntervalStrategy, OptimizerNames, SaveStrategy, SchedulerType
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -9,8 +9,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
 
+from kunren.arguments.choices import NameEnum
 from kunren.base.names import did_you_mean
-from kunren.base.types import NameEnum
 
 EnumType = TypeVar("EnumType", bound=NameEnum)
 

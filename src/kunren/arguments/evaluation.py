@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from kunren.arguments.checks import at_least, enum_member, interval, refuse, whole_steps
+from kunren.arguments.choices import IntervalStrategy
 from kunren.arguments.group import explained
 from kunren.arguments.logging_and_tracking import LoggingAndTracking
 from kunren.arguments.output import ScriptFlags
 from kunren.base.names import did_you_mean
-from kunren.base.types import IntervalStrategy
 
 _EXTRAS = ("inputs", "loss")
 

@@ -6,8 +6,8 @@ import dataclasses
 from dataclasses import dataclass
 
 from kunren.arguments.checks import enum_member
+from kunren.arguments.choices import HubStrategy
 from kunren.arguments.group import ArgumentGroup, explained
-from kunren.base.types import HubStrategy
 
 HUB_TOKEN_MASK = "<HUB_TOKEN>"  # what stands in for a token wherever arguments are shown
 

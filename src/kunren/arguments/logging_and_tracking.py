@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kunren.arguments.checks import enum_member, interval, one_of, whole_steps
+from kunren.arguments.choices import IntervalStrategy
 from kunren.arguments.group import ArgumentGroup, explained
-from kunren.base.types import IntervalStrategy
 
 LOG_LEVELS = {
     "detail": logging.DEBUG,

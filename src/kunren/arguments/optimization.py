@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 from kunren.arguments.checks import at_least, enum_member, from_json, refuse, share_below_one
+from kunren.arguments.choices import OptimizerNames, SchedulerType
 from kunren.arguments.group import ArgumentGroup, explained
-from kunren.base.types import OptimizerNames, SchedulerType
 
 RENAMED_OPTIMIZERS = {"adamw_hf": "adamw_torch", "adamw_apex_fused": "adamw_torch_fused"}
 

@@ -12,13 +12,13 @@ from typing import ClassVar
 import torch
 import torch.distributed
 
+from kunren.arguments.choices import ParallelMode
 from kunren.arguments.distributed import Distributed
 from kunren.arguments.duration import Duration
 from kunren.arguments.evaluation import Evaluation
 from kunren.arguments.logging_and_tracking import LOG_LEVELS
 from kunren.arguments.saving import Saving
 from kunren.base import environment
-from kunren.base.types import ParallelMode
 
 
 @dataclass

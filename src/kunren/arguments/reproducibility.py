@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kunren.arguments.checks import enum_member
+from kunren.arguments.choices import DebugOption
 from kunren.arguments.group import ArgumentGroup, explained
-from kunren.base.types import DebugOption
 
 
 @dataclass

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kunren.arguments.checks import at_least, enum_member, interval, refuse, whole_steps
+from kunren.arguments.choices import SaveStrategy
 from kunren.arguments.group import ArgumentGroup, explained
-from kunren.base.types import SaveStrategy
 
 
 @dataclass

@@ -104,7 +104,8 @@ class DataRandomness:
     """A context in which data code draws from numbers of its own; the caller seeds inside with `seed_for_data`.
 
     numpy's state takes 50 µs to read and write, so its generator is exchanged for a private one instead (2 µs). The
-    rest costs about 12 µs: the price of an exact resume, paid once per optimizer step.
+    rest costs about 12 µs: the price of an exact resume, paid once per batch. What is not put back is the second of the
+    two numbers that `numpy.random.randn` makes at a time, where one of them was kept for later.
     """
 
     __slots__ = ("_numpy_mine", "_numpy_theirs", "_python", "_torch")

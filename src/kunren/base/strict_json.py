@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
@@ -44,7 +45,13 @@ def dumps(value: Any) -> str:
 
 def write_json(path: str | Path, value: Any) -> None:
     """Write `value` as strict JSON; see `to_jsonable` for what happens to values that JSON does not have."""
-    Path(path).write_text(dumps(value), encoding="utf-8")
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(dumps(value), encoding="utf-8")
+        os.replace(temporary, path)  # a full disk leaves the file that was there
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def read_json(path: str | Path) -> Any:

@@ -6,8 +6,8 @@ import math
 import warnings
 from typing import Any
 
+from kunren.arguments.choices import IntervalStrategy
 from kunren.base.state import TrainerControl, TrainerState
-from kunren.base.types import IntervalStrategy
 from kunren.callbacks.callback import ExportableState, TrainerCallback
 
 

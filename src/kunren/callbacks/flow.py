@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from kunren.arguments.choices import IntervalStrategy, SaveStrategy
 from kunren.base.state import TrainerControl, TrainerState
-from kunren.base.types import IntervalStrategy, SaveStrategy
 from kunren.callbacks.callback import TrainerCallback
 
 

@@ -20,6 +20,7 @@ def estimate_bytes(model: nn.Module, optimizer: Optimizer | None, last: Path | N
     """
     if last is not None and (size := folder_bytes(last)) > 0:
         return size
+    tensors: list[torch.Tensor]
     if getattr(model, "peft_config", None):
         tensors = [parameter for parameter in model.parameters() if parameter.requires_grad]
     else:

@@ -25,6 +25,7 @@ from kunren.base.strict_json import read_json, write_json
 from kunren.checkpoint import sink
 from kunren.checkpoint.layout import (
     CURSOR_NAME,
+    DATA_STATE_NAME,
     OPTIMIZER_NAME,
     OPTIMIZER_NAME_BIN,
     SCALER_NAME,
@@ -175,6 +176,18 @@ def load_cursor(folder: Path) -> dict[str, Any] | None:
         return None
     cursor: dict[str, Any] = read_json(path)
     return cursor
+
+
+def save_data_state(state: Mapping[str, Any], folder: Path) -> None:
+    """Write what a loader keeps of its position beside the cursor, if anything."""
+    if state:
+        _write(plain(state, DATA_STATE_NAME), folder / DATA_STATE_NAME)
+
+
+def load_data_state(folder: Path) -> dict[str, Any]:
+    path = folder / DATA_STATE_NAME
+    state: dict[str, Any] = load_plain(path) if path.is_file() else {}
+    return state
 
 
 def plain(value: Any, where: str, unknown: Callable[[Any], Any] | None = None) -> Any:

@@ -27,8 +27,8 @@ def rotate(
     """Delete the oldest checkpoints beyond `limit`, and return them; no limit (None, or 0 and less) deletes nothing.
 
     `up_to_step` is the step the run is at: a checkpoint of a higher step is another run's, in a folder used again, and
-    is neither counted nor deleted. `protected_count`: whether the protected are among the `limit`, or come on top of the
-    last `limit`. What cannot be deleted is reported, and the run goes on.
+    is neither counted nor deleted. `protected_count`: whether the protected are among the `limit`, or come on top of
+    the last `limit`. What cannot be deleted is reported, and the run goes on.
     """
     doomed = to_delete(list_checkpoints(output_dir), limit, protected, up_to_step, protected_count)
     return [checkpoint for checkpoint in doomed if _deleted(checkpoint)]

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from kunren._version import __version__
-from kunren.cli import demo
+from kunren.cli import checkpoint, demo
 
 
 def parser() -> argparse.ArgumentParser:
@@ -16,6 +16,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"kunren {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     demo.add_command(commands)
+    checkpoint.add_command(commands)
     return top
 
 

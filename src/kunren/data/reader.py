@@ -8,6 +8,8 @@ map-style data in this process the reader fetches and collates itself, which als
 from __future__ import annotations
 
 import itertools
+import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, final
 
@@ -16,7 +18,12 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from kunren.base.nested import map_tensors
 from kunren.base.random_state import DataRandomness, mix, seed_for_data
+from kunren.data.loader_state import generators_of, stateful_stream_of
 from kunren.data.samplers import set_epoch
+
+logger = logging.getLogger(__name__)
+
+_REPORT_EVERY_SECONDS = 10.0
 
 
 def fetch(dataset: Any, indices: Sequence[Any], collate: Callable[[list[Any]], Any]) -> Any:
@@ -64,10 +71,15 @@ class BatchReader:
         self._randomness = DataRandomness()
         self._positions = _Positions()
         self._worker_loader: DataLoader[Any] | None = None
+        self._stream = stateful_stream_of(loader)
+        self._generators = generators_of(loader)
+        self._generators_at_start: list[torch.Tensor] = []  # of the epoch at hand
+        self._resumed: dict[str, Any] = {}
         # A subclass with an iterator of its own, or no DataLoader at all, is iterated as it asks to be.
         self._by_index = (
             isinstance(loader, DataLoader)
-            and type(loader).__iter__ is DataLoader.__iter__
+            # Accelerate's loader for one process does to batches what the engine does, and nothing to their order.
+            and (type(loader).__iter__ is DataLoader.__iter__ or type(loader).__module__ == "accelerate.data_loader")
             and not isinstance(loader.dataset, IterableDataset)
             and loader.batch_sampler is not None
         )
@@ -75,6 +87,7 @@ class BatchReader:
     def read(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """The batches of `epoch` from batch `start` on. Map-style data is not fetched to be skipped."""
         set_epoch(self.loader, epoch)
+        self._restore_generators()
         persists = getattr(self.loader, "num_workers", 0) > 0 and getattr(self.loader, "persistent_workers", False)
         if start == 0 and (epoch == 0 or not persists):
             # A new DataLoader iterator draws its workers' seed from the global stream. The reader needs no such seed,
@@ -93,6 +106,25 @@ class BatchReader:
         if self.loader.num_workers > 0:
             return self._read_by_workers(remaining)
         return self._read_here(remaining)
+
+    def state_dict(self, epoch_ended: bool) -> dict[str, Any]:
+        """What a resume needs beside the cursor; empty for most loaders."""
+        state: dict[str, Any] = {}
+        if self._generators:
+            now = [generator.get_state() for generator in self._generators]
+            state["generators"] = now if epoch_ended else self._generators_at_start
+        if self._stream is not None and not epoch_ended:
+            state["stream"] = self._stream.state_dict()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take effect with the next `read`."""
+        self._resumed = dict(state)
+
+    def _restore_generators(self) -> None:
+        for generator, saved in zip(self._generators, self._resumed.pop("generators", []), strict=False):
+            generator.set_state(saved)
+        self._generators_at_start = [generator.get_state() for generator in self._generators]
 
     def _read_here(self, positions: Iterator[tuple[int, int, Sequence[Any]]]) -> Iterator[Any]:
         dataset, collate, seed, randomness = self.loader.dataset, self.loader.collate_fn, self.seed, self._randomness
@@ -139,11 +171,21 @@ class BatchReader:
         )
 
     def _read_stream(self, epoch: int, start: int) -> Iterator[Any]:
-        """A stream is replayed up to `start`: what it would have given cannot be known without asking it."""
+        """A stream goes on from its own state where it has one, and is replayed up to `start` where it has not."""
+        first = 0
+        if self._stream is not None and "stream" in self._resumed:
+            self._stream.load_state_dict(self._resumed.pop("stream"))
+            first = start
+        elif start > 0:
+            logger.warning("The stream keeps no state: its first %d batches are read again, and left out.", start)
         with self._randomness:
             seed_for_data(mix(self.seed, epoch))
             batches = iter(self.loader)
-        for batch in itertools.count():
+        reported = time.monotonic()
+        for batch in itertools.count(first):
+            if batch < start and time.monotonic() - reported > _REPORT_EVERY_SECONDS:
+                reported = time.monotonic()
+                logger.warning("Reading the stream again: %d of %d batches.", batch, start)
             with self._randomness:
                 seed_for_data(mix(self.seed, epoch, batch))
                 try:

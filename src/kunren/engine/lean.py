@@ -37,7 +37,8 @@ def lean_step(optimizer: Optimizer) -> Callable[[], None] | None:
     global_hooks = (torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks)
 
     def step() -> None:
-        if any(hooks) or any(global_hooks) or torch.autograd.profiler._is_profiler_enabled:
+        replaced = vars(optimizer).get("step") is not patched
+        if replaced or any(hooks) or any(global_hooks) or torch.autograd.profiler._is_profiler_enabled:
             optimizer.step()
             return
         with torch.no_grad():

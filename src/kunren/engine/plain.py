@@ -35,6 +35,7 @@ class PlainBackend(Backend):
             allow_tf32(args.tf32)
         self._use_cpu = self.device.type == "cpu"
         self._parameters: list[nn.Parameter] = []
+        self._has_gradients = False
         self._is_uniform = False  # one dtype and one device for all parameters, and so for all gradients
         self._step: Callable[[], None] | None = None
         self._one = torch.ones((), device=self.device)
@@ -76,11 +77,12 @@ class PlainBackend(Backend):
             run_backward(loss, self._one)
 
     def clip_gradients(self, optimizer: Optimizer, max_norm: float | None) -> torch.Tensor | None:
-        if self.scaler is not None:
-            self.scaler.unscale_(optimizer)
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        self._has_gradients = len(gradients) > 0
         if not gradients:
             return None
+        if self.scaler is not None:
+            self.scaler.unscale_(optimizer)
         if not self._is_uniform:
             limit = max_norm if max_norm is not None else float("inf")
             return torch.nn.utils.clip_grad_norm_(self._parameters, limit)
@@ -94,7 +96,7 @@ class PlainBackend(Backend):
         if self._step is not None:
             self._step()
             return True
-        if self.scaler is None:
+        if self.scaler is None or not self._has_gradients:
             optimizer.step()
             return True
         scale = self.scaler.get_scale()

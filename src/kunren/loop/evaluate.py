@@ -38,6 +38,7 @@ class EvaluationHooks(Protocol):
     preprocess_logits_for_metrics: Callable[[Any, Any], Any] | None
     main_input_name: str
     is_in_train: bool
+    gather_function: Callable[[Any], Any]
 
     def prediction_step(self, model: nn.Module, inputs: Any, loss_only: bool, ignore_keys: Any = None, /) -> Any: ...
 
@@ -94,29 +95,36 @@ def evaluation_loop(
                 raise EvaluationInterrupted
             batch = following
 
-    concatenate = _joined if do.args.eval_do_concat_batches else _kept_apart
-    predictions = concatenate(collected.logits) if collected.logits else None
-    label_ids = concatenate(collected.labels) if collected.labels else None
-    metrics: dict[str, Any] = dict(streamed or {})
-    if not by_batch and do.compute_metrics is not None and predictions is not None and label_ids is not None:
-        metrics = dict(_computed(do, _all_of(do, collected, predictions, label_ids, concatenate)) or {})
+        concatenate = _joined if do.args.eval_do_concat_batches else _kept_apart
+        predictions = concatenate(collected.logits) if collected.logits else None
+        label_ids = concatenate(collected.labels) if collected.labels else None
+        computed = streamed or {}
+        if not by_batch and do.compute_metrics is not None and label_ids is not None:
+            if predictions is None:
+                logger.warning("compute_metrics is not called: the model gives no output with a row for each input.")
+            else:
+                computed = _computed(do, _all_of(do, collected, predictions, label_ids, concatenate))
+    metrics: dict[str, Any] = {}
     mean_loss = collected.mean_loss()
     if mean_loss is not None:
         metrics[f"{metric_key_prefix}_loss"] = mean_loss
-    metrics = {_prefixed(key, metric_key_prefix): _plain(value) for key, value in metrics.items()}
+    metrics.update({_prefixed(str(key), metric_key_prefix): _plain(value) for key, value in computed.items()})
     return EvalLoopOutput(predictions, label_ids, metrics, _number_of_rows(loader, collected.rows))
 
 
-def _computed(do: EvaluationHooks, prediction: EvalPrediction, **options: Any) -> dict[str, Any] | None:
+def _computed(do: EvaluationHooks, prediction: EvalPrediction, **options: Any) -> dict[Any, Any]:
     """The user's metrics; while training, an error in them costs the metrics, not the run."""
     assert do.compute_metrics is not None
     try:
-        return do.compute_metrics(prediction, **options)
+        metrics = do.compute_metrics(prediction, **options)
+        if metrics is not None and not isinstance(metrics, Mapping):
+            raise TypeError(f"compute_metrics returned {metrics!r}: it has to return a dict of names and values.")
+        return dict(metrics or {})
     except Exception:
         if not do.is_in_train:
             raise
         logger.exception("compute_metrics failed: training goes on without the metrics of this evaluation.")
-        return None
+        return {}
 
 
 @dataclass
@@ -157,11 +165,12 @@ def _one_batch(
         collected.losses.append((mean, counted, rows))
         if "loss" in wanted:
             losses = numpy.full(rows, float(mean), numpy.float32)
+    logits = _unwrapped(keep_batched(logits, rows))
     if logits is not None and do.preprocess_logits_for_metrics is not None:
-        logits = do.preprocess_logits_for_metrics(logits, labels)
+        logits = do.preprocess_logits_for_metrics(logits, labels)  # whatever that returns is taken as it is
     collected.rows += rows
-    kept_logits = _unwrapped(keep_batched(logits, rows))
-    return _BatchParts(to_host(kept_logits), _host_labels(labels, rows), to_host(inputs), losses)
+    gather = do.gather_function
+    return _BatchParts(to_host(gather(logits)), _host_labels(gather(labels), rows), to_host(inputs), losses)
 
 
 def _unwrapped(parts: Any) -> Any:
@@ -189,12 +198,9 @@ def _kept_apart(batches: list[Any]) -> Any:
     return [_joined([batch]) for batch in batches]
 
 
-def _arrays(parts: Any) -> Any:
-    return _joined([parts]) if parts is not None else None
-
-
 def _prediction_of(parts: _BatchParts) -> EvalPrediction:
-    return EvalPrediction(_arrays(parts.logits), _arrays(parts.labels), _arrays(parts.inputs), parts.losses)
+    """One batch for streamed metrics: tensors, as in transformers."""
+    return EvalPrediction(parts.logits, parts.labels, parts.inputs, parts.losses)
 
 
 def _all_of(

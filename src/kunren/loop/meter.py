@@ -42,7 +42,7 @@ class LossMeter:
         """Count one optimizer step; one without any label says nothing about the loss."""
         self._steps += 1
         self._empty_steps += is_empty
-        self._total_steps += 1
+        self._total_steps += not is_empty
 
     def logs(self, engine: Backend, gradient_norm: torch.Tensor | None, learning_rate: float) -> dict[str, Any]:
         """The means since the last log. This is where the host waits for the device."""

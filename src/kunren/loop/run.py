@@ -30,7 +30,7 @@ class TrainHooks(Protocol):
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None, /) -> torch.Tensor: ...
 
-    def log(self, logs: dict[str, Any], start_time: float | None = None, /) -> None: ...
+    def log_in_training(self, logs: dict[str, Any], start_time: float | None = None, /) -> None: ...
 
     def evaluate_in_training(self) -> bool:
         """Evaluate, remember the metric that counts; whether it is the best so far."""
@@ -57,6 +57,7 @@ class Run:
     get_batches: GetBatches
     fire: Fire
     save_at_new_best: bool = False
+    saves_at_the_end: bool = False
     steps_scheduler: bool = True  # False for schedulers that wait for a metric
     start_time: float = 0.0
     first_step: int = 0  # the global step this process started from

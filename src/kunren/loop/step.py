@@ -13,8 +13,8 @@ from torch import nn
 from kunren.base.nested import map_tensors
 from kunren.engine import Backend
 from kunren.losses.counting import counted_labels, is_zero
-from kunren.losses.smoothing import smoothed_cross_entropy
-from kunren.losses.weighting import LossScale, weighted
+from kunren.losses.smoothing import LabelSmoother
+from kunren.losses.weighting import LossScale, weighted, without_trace
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class StepHooks(Protocol):
     label_names: list[str]
     shifts_labels: bool
     model_accepts_loss_kwargs: bool  # whether `forward` is handed `num_items_in_batch`
-    label_smoothing: float
+    label_smoother: LabelSmoother | None
     compute_loss_func: Callable[..., torch.Tensor] | None
     current_gradient_accumulation_steps: int  # micro-batches in the window at hand
     window_is_empty: bool  # no label of the window counts
@@ -53,15 +53,25 @@ def training_step(do: StepHooks, model: nn.Module, inputs: Any, num_items_in_bat
     if do.window_is_empty or is_zero(counted):
         return _skipped(do)
     inputs = do._prepare_inputs(inputs)
-    passed = do.loss_scale.count_to_pass(num_items_in_batch)
+    unknown = window > 1 and do.loss_scale.uses_count is None and num_items_in_batch is not None
+    other = _loss_of_twice_the_count(do, model, inputs, num_items_in_batch) if unknown else None
     with do.compute_loss_context_manager():
-        loss = do.compute_loss(model, inputs, num_items_in_batch=passed)
-    do.loss_scale.learn(loss, passed)
+        loss = do.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
+    if other is not None:
+        do.loss_scale.learn(loss, other)
     if window > 1 and not do.loss_scale.uses_count:
         loss = loss / window if counted is None else weighted(loss, counted, num_items_in_batch)
     do.engine.backward(loss)
     detached: torch.Tensor = loss.detach()
     return detached
+
+
+def _loss_of_twice_the_count(do: StepHooks, model: nn.Module, inputs: Any, count: Any) -> torch.Tensor:
+    copy = getattr(inputs, "copy", None)  # an override may take the labels out
+    inputs = copy() if callable(copy) else inputs
+    with without_trace(model), do.compute_loss_context_manager():
+        loss: torch.Tensor = do.compute_loss(model, inputs, num_items_in_batch=2 * count)
+    return loss
 
 
 def _skipped(do: StepHooks) -> torch.Tensor:
@@ -73,7 +83,7 @@ def _skipped(do: StepHooks) -> torch.Tensor:
 def compute_loss(do: StepHooks, model: nn.Module, inputs: Any, num_items_in_batch: Any) -> tuple[torch.Tensor, Any]:
     """Call the model; its own loss, or the user's function, or label smoothing. Returns the loss and the outputs."""
     labels = None
-    takes_labels = do.compute_loss_func is not None or do.label_smoothing > 0
+    takes_labels = do.compute_loss_func is not None or do.label_smoother is not None
     if isinstance(inputs, Mapping):
         inputs = dict(inputs)
         if takes_labels and "labels" in inputs:
@@ -86,9 +96,9 @@ def compute_loss(do: StepHooks, model: nn.Module, inputs: Any, num_items_in_batc
 
     if do.compute_loss_func is not None:
         return do.compute_loss_func(outputs, labels, num_items_in_batch=num_items_in_batch), outputs
-    if labels is not None:
+    if labels is not None and do.label_smoother is not None:
         count = num_items_in_batch if do.model_accepts_loss_kwargs else None
-        return smoothed_cross_entropy(outputs, labels, do.label_smoothing, do.shifts_labels, count), outputs
+        return do.label_smoother(outputs, labels, do.shifts_labels, count), outputs
     return _own_loss(outputs, model, inputs), outputs
 
 
@@ -99,15 +109,17 @@ def _own_loss(outputs: Any, model: nn.Module, inputs: Any) -> torch.Tensor:
     elif isinstance(outputs, (tuple, list)) and outputs:
         loss = outputs[0]
     else:
-        loss = outputs
+        loss = getattr(outputs, "loss", outputs)
     if isinstance(loss, torch.Tensor) and loss.numel() == 1:
-        return loss
+        return loss if loss.dim() == 0 else loss.reshape(())
     names = ", ".join(map(str, inputs)) if isinstance(inputs, Mapping) else type(inputs).__name__
     if isinstance(loss, torch.Tensor):
         raise ValueError(
             f"{type(model).__name__} returned a loss of shape {tuple(loss.shape)}: it has to be a single number. "
             "Average it in the model's forward, or override `compute_loss`."
         )
+    if isinstance(loss, (int, float)):
+        raise ValueError(f"{type(model).__name__} returned the number {loss!r} as its loss: it has to be a tensor.")
     keys = ", ".join(map(str, outputs)) if isinstance(outputs, Mapping) else type(outputs).__name__
     missing = "" if "label" in names else " There are no labels among the inputs: name the target column `labels`."
     raise ValueError(

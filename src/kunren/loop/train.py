@@ -64,9 +64,8 @@ def training_steps(run: Run, do: TrainHooks) -> Iterator[int]:
 
 def end_epoch(run: Run, do: TrainHooks, exhausted: bool) -> None:
     """The end of a pass over the data, or of what was done of it."""
-    if run.cursor.batches_done == 0:
-        logger.warning("Epoch %d gave no batch: training ends at step %d.", run.cursor.epoch, run.state.global_step)
-        run.control.should_training_stop = True
+    if exhausted and run.cursor.batches_done == 0:
+        end_of_data(run)
     run.end_epoch(exhausted)
     run.fire("on_epoch_end")
     if run.requests is not None and run.requests.stop and not run.cursor.epoch_ended:
@@ -74,11 +73,27 @@ def end_epoch(run: Run, do: TrainHooks, exhausted: bool) -> None:
     settle(run, do)
 
 
+def end_of_data(run: Run) -> None:
+    """A pass gave nothing: another would not either. ValueError if there never was anything."""
+    state, plan = run.state, run.plan
+    if state.global_step == 0:
+        raise ValueError("The training data gave no batch: the stream is empty, or its iterator was used up before.")
+    logger.warning(
+        "The training data gave no batch in pass %d: the run ends at step %d of %d. A stream that is to be passed over "
+        "again has to give a new iterator each time.",
+        run.cursor.epoch + 1,
+        state.global_step,
+        plan.max_steps,
+    )
+    run.control.should_training_stop = run.control.should_log = True
+    run.control.should_save = run.saves_at_the_end
+
+
 def settle(run: Run, do: TrainHooks) -> None:
     """Log, evaluate, save, where the control flags ask for it. Only here does a number reach the host."""
     control = run.control
     if control.should_log and run.meter.has_news:
-        do.log(run.meter.logs(run.engine, run.gradient_norm, run.learning_rate), run.start_time)
+        do.log_in_training(run.meter.logs(run.engine, run.gradient_norm, run.learning_rate), run.start_time)
     if control.should_evaluate:
         is_new_best = evaluate(run, do)
         if run.save_at_new_best:

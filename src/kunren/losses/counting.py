@@ -27,6 +27,8 @@ def counted_labels(batch: Any, shifts_labels: bool, label_names: Sequence[str] =
         return float(batch_size_of(batch) or 1)
     if shifts_labels and "shift_labels" not in batch:
         labels = labels[..., 1:]
+    if labels.is_floating_point():
+        return float(labels.numel())  # -100.0 may well be a target
     if labels.device.type == "cpu" and labels.dtype is torch.int64:
         return float(numpy.count_nonzero(labels.numpy() != IGNORED_LABEL))  # half the time of torch's, on a batch
     count = (labels != IGNORED_LABEL).sum(dtype=torch.float32)

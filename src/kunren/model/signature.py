@@ -16,7 +16,8 @@ _QUESTION_ANSWERING_LABELS = ("start_positions", "end_positions")
 def unwrap(model: nn.Module) -> nn.Module:
     """The user's own module, under data-parallel and `torch.compile` wrappers."""
     while True:
-        inner = next((_wrapped(model, name) for name in _WRAPPER_ATTRIBUTES if _wrapped(model, name)), None)
+        candidates = (_wrapped(model, name) for name in _WRAPPER_ATTRIBUTES)
+        inner = next((candidate for candidate in candidates if candidate is not None), None)
         if inner is None:
             return model
         model = inner
@@ -89,8 +90,18 @@ def shifts_labels(model: nn.Module) -> bool:
     loss_function: Any = getattr(base, "loss_function", None)
     if getattr(loss_function, "__name__", "") not in _CAUSAL_LOSSES:
         return False
-    # Every transformers model has a `loss_function`; where no name decided, causal is only its last resort.
-    return getattr(base, "loss_type", None) is not None or _generates(base)
+    # Every transformers model has a `loss_function`, also one that computes its own loss, unshifted (Bart's decoder).
+    return _calls_loss_function(base) and (getattr(base, "loss_type", None) is not None or _generates(base))
+
+
+def _calls_loss_function(model: nn.Module) -> bool:
+    """Whether some `forward` of the model's classes names `loss_function`: its own, one it inherits, or wraps."""
+    for kind in type(model).__mro__:
+        forward = kind.__dict__.get("forward")
+        code = getattr(inspect.unwrap(forward), "__code__", None) if forward is not None else None
+        if code is not None and "loss_function" in code.co_names:
+            return True
+    return False
 
 
 def _generates(model: nn.Module) -> bool:

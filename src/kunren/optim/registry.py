@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from kunren.arguments.choices import NameEnum, OptimizerNames
 from kunren.base.names import did_you_mean
 from kunren.base.registry import resolve
-from kunren.base.types import NameEnum, OptimizerNames
 from kunren.optim.optimizers.adafactor import Adafactor
 from kunren.optim.parameter_groups import build_groups
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from kunren.arguments.choices import SchedulerType
 from kunren.base.names import did_you_mean
-from kunren.base.types import SchedulerType
 from kunren.optim.registry import look_up_planned
 
 # name -> function(optimizer[, num_warmup_steps][, num_training_steps], options of its own)

@@ -15,6 +15,7 @@ from kunren.base.state import TrainerControl, TrainerState
 from kunren.callbacks import CallbackHandler
 from kunren.engine import Backend
 from kunren.loop.run import Run
+from kunren.losses.smoothing import LabelSmoother
 from kunren.losses.weighting import LossScale
 from kunren.model.signature import Signature
 
@@ -44,7 +45,7 @@ class Seams:
     shifts_labels: bool
     model_accepts_loss_kwargs: bool
     loss_scale: LossScale
-    label_smoothing: float
+    label_smoother: LabelSmoother | None
     main_input_name: str
     compute_loss_func: Callable[..., Any] | None
     compute_metrics: Callable[..., dict[str, Any]] | None
@@ -56,6 +57,11 @@ class Seams:
 
     _signature_columns: list[str] | None
     _train_batch_size: int
+    gather_function: Callable[[Any], Any]
+
+    _output_dir: str
+    _globalstep_last_logged: int
+    _merged_decay_parameters: int | None  # how many of the optimizer's one group would decay; None: it is not ours
     _trial: Any
     _run: Run | None
     _is_silent: bool  # while something is tried out that callbacks must not hear of
@@ -85,6 +91,11 @@ class Seams:
         self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         raise NotImplementedError
+
+    def log_in_training(self, logs: dict[str, Any], start_time: float | None = None) -> None:
+        """`log`, for what the loop has measured since it logged last."""
+        self.log(logs, start_time)
+        self._globalstep_last_logged = self.state.global_step
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         raise NotImplementedError

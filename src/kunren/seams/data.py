@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
 
+from kunren.arguments.choices import NameEnum
 from kunren.base.nested import to_device
-from kunren.base.types import NameEnum
 from kunren.data.columns import ColumnFilter, drop_unused, is_column_dataset, signature_columns
 from kunren.data.loaders import build_loader, examples_in, has_length, is_stream
 from kunren.data.samplers import EpochRandomSampler
@@ -176,6 +176,10 @@ class DataSeams(Seams):
         overridden = type(self).floating_point_ops is not DataSeams.floating_point_ops
         wants_tokens = str(self.args.include_num_input_tokens_seen) != "no"
         self._counts_work = overridden or wants_tokens or self._operations_per_token > 0
+
+    def _prepare_input(self, data: Any) -> Any:
+        """Move tensors, and tensors in containers, to the device."""
+        return to_device(data, self.engine.device)
 
     def _prepare_inputs(self, inputs: Any) -> Any:
         """Move a batch to the device, nested containers too. Override to change inputs before the model sees them."""

@@ -14,7 +14,7 @@ from kunren.base.random_state import preserved
 from kunren.base.types import EvalLoopOutput, PredictionOutput
 from kunren.callbacks import EarlyStoppingCallback
 from kunren.checkpoint.best import MetricNotFoundError, is_better, metric_value
-from kunren.data.loaders import batches_in, is_stream
+from kunren.data.loaders import batches_in, has_length, is_stream
 from kunren.loop.evaluate import evaluated_in, evaluation_loop
 from kunren.loop.meter import speed_metrics
 from kunren.loop.step import prediction_step
@@ -41,6 +41,7 @@ class EvaluationSeams(DataSeams, OptimizationSeams, Seams):
                 metrics.update(self.evaluate(chosen, ignore_keys, f"{metric_key_prefix}_{name}"))
             return metrics
 
+        _refuse_empty(self.eval_dataset if eval_dataset is None else eval_dataset, "evaluation")
         start_time = time.time()
         loader = self.get_eval_dataloader(eval_dataset)
         with self._as_eval_dataloader(loader):
@@ -60,6 +61,7 @@ class EvaluationSeams(DataSeams, OptimizationSeams, Seams):
         self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
     ) -> PredictionOutput:
         """Predictions and labels of a data set in its order, arrays of (rows, ...); metrics where there are labels."""
+        _refuse_empty(test_dataset, "test")
         start_time = time.time()
         loader = self.get_test_dataloader(test_dataset)
         output = self.evaluation_loop(
@@ -177,6 +179,11 @@ class EvaluationSeams(DataSeams, OptimizationSeams, Seams):
         finally:
             self._is_silent, self.is_in_train = False, in_train
         return dict(output.metrics or {})
+
+
+def _refuse_empty(dataset: Any, description: str) -> None:
+    if not isinstance(dataset, str) and has_length(dataset) and len(dataset) == 0:
+        raise ValueError(f"The {description} set is empty: it has no rows.")
 
 
 class _Held:

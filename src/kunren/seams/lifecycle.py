@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,8 +55,11 @@ def prepare_run(trainer: Trainer, resume_from_checkpoint: str | bool | None) -> 
     args = trainer.args
     check_training(trainer)
     resume = resume_from_checkpoint if resume_from_checkpoint is not None else args.resume_from_checkpoint
+    trainer.prepare_loss_scale()
     clean_leftovers(trainer.run_folder())  # also puts back a checkpoint whose replacement was cut off
     checkpoint = layout.resolve(_as_bool(resume), trainer.run_folder())
+    if checkpoint is None and args.save_strategy != "no":
+        _warn_of_other_run(trainer.run_folder())
     if trainer.model_init is not None:
         trainer._seed_everything()
         trainer.adopt_model(trainer.call_model_init(trainer._trial))
@@ -83,6 +87,7 @@ def prepare_run(trainer: Trainer, resume_from_checkpoint: str | bool | None) -> 
         get_batches=trainer._get_batches,
         fire=trainer.fire,
         save_at_new_best=args.save_strategy == "best",
+        saves_at_the_end=args.save_strategy not in ("no", "best"),
         steps_scheduler=not isinstance(trainer.lr_scheduler, ReduceLROnPlateau),
         cursor=plan.start,
     )
@@ -95,13 +100,27 @@ def prepare_run(trainer: Trainer, resume_from_checkpoint: str | bool | None) -> 
     handler = trainer.callback_handler
     handler.model, handler.train_dataloader = trainer.model, loader
     handler.optimizer, handler.lr_scheduler = trainer.optimizer, trainer.lr_scheduler
+    trainer.engine.zero_gradients()  # what a broken-off run, or anybody else, has left behind
     trainer.model.train()
     return run
 
 
+def _warn_of_other_run(folder: Path) -> None:
+    present = [path.name for path in layout.list_checkpoints(folder)]
+    if present:
+        logger.warning(
+            "%s holds checkpoints of another run (%s), and this one starts from the beginning: the next "
+            "resume_from_checkpoint=True would take the highest step. Choose a new output_dir, or resume.",
+            folder,
+            ", ".join(present),
+        )
+
+
 def _as_bool(resume: str | bool | None) -> str | bool | None:
     """Command lines and YAML files give these words as strings."""
-    words = {"true": True, "false": False, "": False}
+    words = {"true": True, "false": False, "": False, "none": None}
+    if resume is not None and not isinstance(resume, (bool, str, os.PathLike)):
+        raise TypeError(f"resume_from_checkpoint is {resume!r}: give a path, or True for the newest checkpoint.")
     return words.get(resume.lower(), resume) if isinstance(resume, str) else resume
 
 
@@ -170,6 +189,8 @@ def _resume(trainer: Trainer, run: Run, checkpoint: Path) -> None:
     parts.load_parts(trainer.checkpoint_parts(), checkpoint)
     _set_durations(trainer, run.plan)
     run.state = trainer.state
+    if not trainer.args.ignore_data_skip:
+        run.reader.load_state_dict(parts.load_data_state(checkpoint))
     cursor = parts.load_cursor(checkpoint)
     if cursor is not None:
         run.meter.load_state_dict(cursor["meter"])

@@ -9,7 +9,13 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from kunren.optim import build_groups, decay_parameter_names, get_optimizer_cls_and_kwargs, get_scheduler
+from kunren.optim import (
+    build_groups,
+    count_decay_parameters,
+    decay_parameter_names,
+    get_optimizer_cls_and_kwargs,
+    get_scheduler,
+)
 from kunren.seams.base import Seams
 
 
@@ -31,10 +37,14 @@ class OptimizationSeams(Seams):
                 self.args, model
             )
             options = dict(options)
-            groups: Any = options.pop("params", None) or build_groups(model, self.args.weight_decay, decaying)
+            given = options.pop("params", None)
+            groups: Any = given or build_groups(model, self.args.weight_decay, decaying)
             if not any(group["params"] for group in groups if isinstance(group, dict)):
                 raise ValueError("The model has no trainable parameter: set requires_grad=True on those to train.")
             self.optimizer = optimizer_class(groups, **options)
+            # Noted now: what is frozen or not may change while the groups stay.
+            merged = given is None and len(self.optimizer.param_groups) == 1
+            self._merged_decay_parameters = count_decay_parameters(model, decaying) if merged else None
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> Any:

@@ -51,7 +51,7 @@ class ReportingSeams(Seams):
         """Write `<split>_results.json`; with `combined` also add them to `all_results.json`."""
         if not self.is_world_process_zero():
             return
-        folder = Path(str(self.args.output_dir))
+        folder = Path(self._output_dir)
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / f"{split}_results.json", metrics)
         if combined:
@@ -62,7 +62,7 @@ class ReportingSeams(Seams):
     def save_state(self) -> None:
         """Write `trainer_state.json` into the output folder."""
         if self.is_world_process_zero():
-            folder = Path(str(self.args.output_dir))
+            folder = Path(self._output_dir)
             folder.mkdir(parents=True, exist_ok=True)
             self.state.save_to_json(folder / TRAINER_STATE_NAME)
 
@@ -79,5 +79,5 @@ def _readable(key: str, value: Any) -> Any:
     if key == "total_flos":
         return f"{int(value) >> 30}GF"
     if key.endswith("_runtime") and isinstance(value, (int, float)):
-        return str(datetime.timedelta(seconds=float(value)))
+        return f"{datetime.timedelta(seconds=int(value))}.{int(value * 100) % 100:02d}"
     return round(value, 4) if isinstance(value, float) else value

@@ -21,7 +21,6 @@ from kunren.checkpoint.rotation import rotate
 from kunren.checkpoint.saver import CheckpointSaver
 from kunren.checkpoint.weights import load_weights, save_weights
 from kunren.loop.run import Run
-from kunren.optim import count_decay_parameters
 from kunren.plan import Cursor
 from kunren.seams.base import Seams
 
@@ -37,10 +36,10 @@ class SavingSeams(Seams):
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Write the model so that `from_pretrained` reads it, with its processing class and the arguments."""
         if self.args.should_save:
-            self._save(output_dir if output_dir is not None else str(self.args.output_dir))
+            self._save(output_dir if output_dir is not None else self._output_dir)
 
     def _save(self, output_dir: str | None = None, state_dict: Mapping[str, Any] | None = None) -> None:
-        folder = Path(output_dir if output_dir is not None else str(self.args.output_dir)).expanduser()
+        folder = Path(output_dir if output_dir is not None else self._output_dir).expanduser()
         folder.mkdir(parents=True, exist_ok=True)
         processing_class = self.processing_class
         if processing_class is None:
@@ -49,7 +48,7 @@ class SavingSeams(Seams):
         parts.save_training_args(self.args.to_dict(), folder)
 
     def _get_output_dir(self, trial: Any) -> str:
-        return str(self.args.output_dir)
+        return self._output_dir
 
     # ---- a checkpoint: saved in parts, published whole
 
@@ -106,12 +105,15 @@ class SavingSeams(Seams):
         name = self.args.metric_for_best_model
         if name is None:
             return
-        step = self.state.global_step
-        saved = [one for one in self._saved_steps if checkpoint_path(new.parent, one).is_dir()]
+        saved = {step: path for step in self._saved_steps if (path := checkpoint_path(new.parent, step)).is_dir()}
+        before = self.state.best_model_checkpoint
+        if before is not None and Path(before).is_dir() and (step := step_of(before)) is not None:
+            saved[step] = Path(before)  # perhaps in the folder of the run that this one was resumed from
+        saved[self.state.global_step] = new
         history = evaluations(self.state.log_history, name)
-        best = best_saved(history, [*saved, step], bool(self.args.greater_is_better))
+        best = best_saved(history, saved, bool(self.args.greater_is_better))
         if best is not None:
-            self.state.best_model_checkpoint = str(checkpoint_path(new.parent, best.step))
+            self.state.best_model_checkpoint = str(saved[best.step])
 
     def _best_checkpoints(self, folder: Path, saved: list[int]) -> list[Path]:
         """The checkpoints that rotation must leave alone for their score."""
@@ -184,9 +186,7 @@ class SavingSeams(Seams):
 
     def _decay_parameters_of_merged_group(self) -> int | None:
         """Where kunren's one group is split on disk, so that the file has the two groups of transformers'."""
-        if not self._made_optimizer or self.optimizer is None or len(self.optimizer.param_groups) != 1:
-            return None
-        return count_decay_parameters(self.model)
+        return self._merged_decay_parameters
 
     def _save_scaler(self, output_dir: str) -> None:
         scaler = getattr(self.engine, "scaler", None)
@@ -208,6 +208,7 @@ class SavingSeams(Seams):
     def _save_cursor(self, folder: Path) -> None:
         if self._run is not None:
             parts.save_cursor(cursor_state(self._run), folder)
+            parts.save_data_state(self._run.reader.state_dict(self._run.cursor.epoch_ended), folder)
 
     def _load_cursor(self, folder: Path) -> None:
         """Nothing: the run is planned from the cursor before any part is loaded (see `read_cursor`)."""

@@ -8,11 +8,12 @@ import logging
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import nn
+from torch.utils.data import DataLoader
 
 from kunren.base.names import did_you_mean
 from kunren.data.loaders import has_length
@@ -30,6 +31,8 @@ _IGNORED_OVERRIDES = {
 # The last argument of these came late to the API: overrides written before do not take it.
 _LATE_ARGUMENTS = {"training_step": "num_items_in_batch", "compute_loss": "num_items_in_batch", "log": "start_time"}
 
+_LATER_METHODS = ("push_to_hub", "create_model_card", "init_hf_repo", "hyperparameter_search")
+
 _LATER = {
     "push_to_hub": "uploading to a hub",
     "use_liger_kernel": "Liger kernels",
@@ -43,20 +46,26 @@ _LATER = {
 def refuse_ignored_overrides(cls: type) -> None:
     """TypeError, when the class is defined, for an override that would silently never be called."""
     for name, advice in _IGNORED_OVERRIDES.items():
-        if name in cls.__dict__:
+        if _definition(cls, name) is not None:
             raise TypeError(f"{cls.__name__} overrides {name}, which kunren's Trainer does not have: {advice}.")
 
 
 def adapt_old_signatures(cls: type) -> None:
     """Let overrides written for older signatures go on working: the argument they do not know is left out."""
     for name, argument in _LATE_ARGUMENTS.items():
-        function = cls.__dict__.get(name)
+        function = _definition(cls, name)
         if not inspect.isfunction(function):
             continue
         parameters = inspect.signature(function).parameters
         kinds = {item.kind for item in parameters.values()}
         if argument not in parameters and not kinds & {inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL}:
             setattr(cls, name, _without(function, argument, len(parameters)))
+
+
+def _definition(cls: type, name: str) -> Any:
+    """What a subclass, or a mixin that stands before the Trainer, defines under a name; None for kunren's own."""
+    owner = next((kind for kind in cls.__mro__ if name in kind.__dict__), None)
+    return None if owner is None or owner.__module__.startswith("kunren.") else owner.__dict__[name]
 
 
 def _without(function: Callable[..., Any], argument: str, positional: int) -> Callable[..., Any]:
@@ -99,6 +108,8 @@ def check_construction(trainer: Any, model: nn.Module | None) -> None:
             f"eval_strategy={str(args.eval_strategy)!r} needs an evaluation set: pass eval_dataset, or set "
             "eval_strategy='no'."
         )
+    if trainer.lr_scheduler is not None and trainer.optimizer is None:
+        raise ValueError("optimizers=(None, scheduler): a scheduler drives the optimizer it was made with; give both.")
     if args.batch_eval_metrics and trainer.compute_metrics is not None:
         parameters = inspect.signature(trainer.compute_metrics).parameters
         if "compute_result" not in parameters:
@@ -130,15 +141,33 @@ def _check_model(trainer: Any, model: Any) -> None:
         raise ValueError("With model_init an optimizer cannot be given: it would hold the weights of another model.")
 
 
+def missing_attribute(class_name: str, name: str) -> AttributeError:
+    """What reading an attribute that is not there raises: it tells what comes later from what never was."""
+    if name in _LATER_METHODS:
+        return AttributeError(f"{name} comes with a later version of kunren.")
+    return AttributeError(f"{class_name!r} object has no attribute {name!r}")
+
+
 def check_training(trainer: Any) -> None:
     """What would end a training run later, told before the first step."""
     if trainer.train_dataset is None and not name_is_overridden(trainer, DataSeams, "get_train_dataloader"):
         raise ValueError("Training needs data: pass train_dataset to the Trainer.")
+    _check_kind(trainer.train_dataset)
     for name, dataset in _data_sets(trainer):
         if has_length(dataset) and len(dataset) == 0:
             raise ValueError(f"The {name} is empty: it has no rows.")
     if trainer.args.save_strategy != "no":
         check_writable(trainer.run_folder())
+
+
+def _check_kind(dataset: Any) -> None:
+    if isinstance(dataset, (Mapping, str, bytes, Generator, DataLoader)):
+        advice = {
+            DataLoader: "override get_train_dataloader to return a loader of your own",
+            Generator: "a generator is used up after one pass: wrap it in a torch.utils.data.IterableDataset",
+        }
+        remedy = next((text for kind, text in advice.items() if isinstance(dataset, kind)), "pass a data set of rows")
+        raise TypeError(f"train_dataset is a {type(dataset).__name__}: {remedy}.")
 
 
 def _data_sets(trainer: Any) -> list[tuple[str, Any]]:

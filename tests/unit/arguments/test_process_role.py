@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from kunren.arguments import TrainingArguments
+from kunren.arguments.choices import ParallelMode
 from kunren.base import environment
-from kunren.base.types import ParallelMode
 
 
 @pytest.fixture

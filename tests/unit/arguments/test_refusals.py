@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kunren.arguments import TrainingArguments
-from kunren.base.types import SaveStrategy
+from kunren.arguments.choices import SaveStrategy
 
 REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     ({"output_dir": ""}, ["output_dir=''"]),

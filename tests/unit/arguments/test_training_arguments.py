@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kunren.arguments import AcceleratorConfig, TrainingArguments
+from kunren.arguments.choices import HubStrategy, IntervalStrategy, OptimizerNames, SaveStrategy, SchedulerType
 from kunren.arguments.training_arguments import GROUPS
-from kunren.base.types import HubStrategy, IntervalStrategy, OptimizerNames, SaveStrategy, SchedulerType
 
 DEVIATING_DEFAULTS = {"logging_nan_inf_filter": False, "restore_callback_states_from_checkpoint": True}
 # transformers asks whether a GPU is there and turns it off; kunren leaves the question to the loader.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from kunren.arguments.choices import IntervalStrategy, NameEnum, OptimizerNames, SchedulerType
 from kunren.base.names import closest_name, did_you_mean
 from kunren.base.registry import look_up, resolve
-from kunren.base.types import EvalPrediction, IntervalStrategy, NameEnum, OptimizerNames, SchedulerType, TrainOutput
+from kunren.base.types import EvalPrediction, TrainOutput
 
 
 def test_the_nearest_name_is_proposed() -> None:

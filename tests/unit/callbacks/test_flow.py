@@ -9,8 +9,8 @@ import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kunren.arguments.choices import IntervalStrategy, SaveStrategy
 from kunren.base.state import TrainerControl, TrainerState
-from kunren.base.types import IntervalStrategy, SaveStrategy
 from kunren.callbacks import DefaultFlowCallback
 
 FLAGS = ("should_training_stop", "should_epoch_stop", "should_save", "should_evaluate", "should_log")

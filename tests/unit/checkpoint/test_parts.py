@@ -16,9 +16,9 @@ import pytest
 import torch
 from torch import nn
 
+from kunren.arguments.choices import IntervalStrategy
 from kunren.base.random_state import set_seed
 from kunren.base.state import TrainerState
-from kunren.base.types import IntervalStrategy
 from kunren.checkpoint import parts
 from kunren.checkpoint.parts import Part, load_parts, save_parts
 from kunren.optim.parameter_groups import build_groups, count_decay_parameters

@@ -113,13 +113,22 @@ def test_epochs_and_seeds_draw_differently(kind: str) -> None:
 def test_shuffling_with_a_generator_of_the_users_own() -> None:
     """The usual PyTorch recipe for a reproducible order; a resumed run makes the loader anew."""
 
-    def read(epochs: list[int]) -> Any:
-        own = loader(shuffle=True, generator=torch.Generator().manual_seed(7))
-        reader = BatchReader(own, seed=5)
-        return [[batch["row"] for batch in reader.read(epoch)] for epoch in epochs][-1]
+    def reader() -> BatchReader:
+        return BatchReader(loader(shuffle=True, generator=torch.Generator().manual_seed(7)), seed=5)
 
-    assert read([0, 1]) != read([0])
-    assert read([1]) == read([0, 1])
+    def read(reader: BatchReader, epoch: int, start: int = 0) -> Any:
+        return [batch["row"] for batch in reader.read(epoch, start)]
+
+    straight = reader()
+    first = read(straight, 0)
+    at_the_end = straight.state_dict(epoch_ended=True)
+    second = read(straight, 1)
+    in_the_middle = straight.state_dict(epoch_ended=False)
+    assert first != second
+    for state, start in ((at_the_end, 0), (in_the_middle, 2)):
+        resumed = reader()
+        resumed.load_state_dict(state)
+        assert read(resumed, 1, start) == second[start:]
 
 
 @settings(max_examples=30, deadline=None)

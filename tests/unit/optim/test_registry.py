@@ -12,7 +12,7 @@ import torch
 import transformers
 from torch import nn
 
-from kunren.base.types import OptimizerNames
+from kunren.arguments.choices import OptimizerNames
 from kunren.optim import OPTIMIZERS, Adafactor, create_optimizer, get_optimizer_cls_and_kwargs
 from kunren.optim.registry import _has_fused_adamw
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch.optim.lr_scheduler import LambdaLR
 
 import kunren.optim as kunren_optim
-from kunren.base.types import SchedulerType
+from kunren.arguments.choices import SchedulerType
 from kunren.optim import get_scheduler, resize_state
 
 NAMES = ["linear", "cosine", "constant", "constant_with_warmup"]

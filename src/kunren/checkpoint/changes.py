@@ -1,0 +1,190 @@
+"""A run that is resumed with other arguments: what takes effect, and what is refused because it cannot be done rightly.
+
+Refused is what would go on without an error and give something that is neither the old run nor the new one: examples
+seen twice, or moments of one optimizer read by another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kunren.base.text_table import text_table
+from kunren.checkpoint.layout import TRAINING_ARGS_NAME
+from kunren.checkpoint.parts import plain
+
+# What leaves the numbers of training and what is kept of them as they are. Names that stand nowhere in this file (of a
+# subclass of TrainingArguments, of another version) are reported: nobody here knows what they do.
+_SILENT_NAMES = """
+    output_dir run_name project report_to trackio_space_id trackio_bucket_id trackio_static_space_id disable_tqdm debug
+    log_level log_level_replica log_on_each_node logging_first_step logging_nan_inf_filter include_num_input_tokens_seen
+    skip_memory_metrics push_to_hub hub_token hub_private_repo hub_model_id hub_strategy hub_always_push hub_revision
+    do_train do_eval do_predict resume_from_checkpoint async_save save_on_each_node enable_jit_checkpoint
+    dataloader_num_workers dataloader_pin_memory dataloader_persistent_workers dataloader_prefetch_factor
+    dataloader_multiprocessing_context per_device_eval_batch_size eval_accumulation_steps eval_do_concat_batches
+    eval_use_gather_object prediction_loss_only include_for_metrics batch_eval_metrics activation_checkpointing
+    activation_checkpointing_kwargs gradient_checkpointing gradient_checkpointing_kwargs use_cache
+    torch_empty_cache_steps local_rank ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers
+    ddp_static_graph ddp_backend ddp_timeout
+"""
+_SILENT = frozenset(_SILENT_NAMES.split())
+_OF_OPTIMIZER = frozenset(
+    {"optim", "optim_args", "optim_target_modules", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay"}
+)
+_OF_SCHEDULE = frozenset({"learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps"})
+# They choose among implementations of one algorithm, whose states are the same.
+_SAME_OPTIMIZER = frozenset({"adamw_torch", "adamw_torch_fused", "adamw_torch_xla", "adamw_torch_npu_fused"})
+# Where these stand depends on metrics and losses, not on the step alone.
+_STATEFUL_SCHEDULES = frozenset({"reduce_lr_on_plateau", "greedy"})
+_COUNTS_ONLY_WITH = {
+    "save_steps": ("save_strategy", "steps"),
+    "eval_steps": ("eval_strategy", "steps"),
+    "logging_steps": ("logging_strategy", "steps"),
+    "length_column_name": ("train_sampling_strategy", "group_by_length"),
+}
+_NOTES = {
+    "per_device_train_batch_size": "the epoch goes on at the next sample",
+    "gradient_accumulation_steps": "the epoch goes on at the next sample",
+    "lr_scheduler_type": "the rate is that of the new schedule at this step",
+    "ignore_data_skip": "the epoch begins again",
+    "seed": "from the next epoch on",
+    "data_seed": "from the next epoch on",
+    "train_sampling_strategy": "from the next epoch on",
+}
+
+
+@dataclass(frozen=True)
+class Change:
+    """One argument that differs. `refusal` is the reason why the run cannot be resumed with it, and the remedy."""
+
+    name: str
+    saved: Any
+    now: Any
+    refusal: str | None = None
+
+    @property
+    def effect(self) -> str:
+        if self.refusal is not None:
+            return f"refused: {self.refusal}"
+        return "takes effect" + (f": {_NOTES[self.name]}" if self.name in _NOTES else "")
+
+
+def compare(
+    saved: Mapping[str, Any] | None,
+    now: Mapping[str, Any],
+    *,
+    mid_epoch: bool = True,
+    has_optimizer: bool = True,
+    own_optimizer: bool = False,
+    own_schedule: bool = False,
+) -> list[Change]:
+    """What differs between a checkpoint's arguments (None: nobody knows) and those of now, in the order of `now`.
+
+    `mid_epoch`: the checkpoint stands inside an epoch. `has_optimizer`: its optimizer and schedule are restored.
+    `own_optimizer`, `own_schedule`: the user made it, so the arguments that describe kunren's say nothing.
+    """
+    if saved is None:
+        return []
+    saved, now = (plain(each, TRAINING_ARGS_NAME, unknown=repr) for each in (saved, now))
+    differing = [name for name in now if name in saved and not _same(saved[name], now[name])]
+    changes = []
+    for name in differing:
+        described_elsewhere = (own_optimizer and name in _OF_OPTIMIZER) or (own_schedule and name in _OF_SCHEDULE)
+        if described_elsewhere or _without_effect(name, saved, now):
+            continue
+        refusal = None
+        if has_optimizer and not own_optimizer:
+            refusal = _refused_for_optimizer(name, saved, now)
+        if has_optimizer and not own_schedule:
+            refusal = refusal or _refused_for_schedule(name, saved, now)
+        if mid_epoch and not now.get("ignore_data_skip"):
+            refusal = refusal or _refused_for_order(name, saved, now)
+        changes.append(Change(name, saved[name], now[name], refusal))
+    return changes
+
+
+def table(changes: Iterable[Change]) -> str:
+    """The changes in columns: argument, then, now, what comes of it."""
+    rows = [(change.name, repr(change.saved), repr(change.now), change.effect) for change in changes]
+    return text_table(("argument", "checkpoint", "now", "effect"), rows)
+
+
+def check(changes: Iterable[Change], checkpoint: str | Path) -> None:
+    """ValueError that names every refused argument with its old value, its new one and the remedy."""
+    refused = [change for change in changes if change.refusal is not None]
+    if refused:
+        listed = "; ".join(f"{one.name} was {one.saved!r} and is {one.now!r}: {one.refusal}" for one in refused)
+        raise ValueError(f"{checkpoint} cannot be resumed with other arguments. {listed}.")
+
+
+def _same(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other)
+    except (RuntimeError, ValueError):  # arrays and tensors do not answer with one truth value
+        return repr(one) == repr(other)
+
+
+def _without_effect(name: str, saved: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    if name in _SILENT:
+        return True
+    if name in _COUNTS_ONLY_WITH:
+        switch, value = _COUNTS_ONLY_WITH[name]
+        return bool(now.get(switch) != value)
+    if name in ("seed", "data_seed"):  # the model's random numbers go on from the checkpoint, whatever the seed
+        return bool(_data_seed(saved) == _data_seed(now))
+    if name == "num_train_epochs":
+        return _max_steps(now) > 0 and _max_steps(saved) > 0
+    return False
+
+
+def _refused_for_optimizer(name: str, saved: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    if name == "optim" and {saved[name], now[name]} <= _SAME_OPTIMIZER:
+        return None
+    if name in ("optim", "optim_args", "optim_target_modules"):
+        return (
+            "the saved state of the optimizer was built for the old value. Set it back, or begin a new run from these "
+            "weights (load the model from the checkpoint, resume_from_checkpoint=False)"
+        )
+    return None
+
+
+def _refused_for_schedule(name: str, saved: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    types = {saved.get("lr_scheduler_type"), now.get("lr_scheduler_type")}
+    stateful = types & _STATEFUL_SCHEDULES
+    if stateful and name in ("lr_scheduler_type", "lr_scheduler_kwargs", "learning_rate"):
+        return (
+            f"{' and '.join(sorted(map(str, stateful)))} follows the losses so far, from the old value on. Set it "
+            "back, or begin a new run from these weights (resume_from_checkpoint=False)"
+        )
+    return None
+
+
+def _refused_for_order(name: str, saved: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    if name in ("seed", "data_seed", "train_sampling_strategy", "length_column_name"):
+        reorders = True
+    elif name in ("per_device_train_batch_size", "gradient_accumulation_steps"):
+        # Examples of like length are sorted within chunks of so many batches.
+        reorders = now.get("train_sampling_strategy") == "group_by_length" and _rows_a_step(saved) != _rows_a_step(now)
+    else:
+        reorders = False
+    if not reorders:
+        return None
+    return (
+        "in the middle of an epoch another order repeats some examples and leaves out others. Set it back, resume "
+        "from the end of an epoch, or begin the epoch again with ignore_data_skip=True"
+    )
+
+
+def _data_seed(arguments: Mapping[str, Any]) -> Any:
+    chosen = arguments.get("data_seed")
+    return chosen if chosen is not None else arguments.get("seed")
+
+
+def _max_steps(arguments: Mapping[str, Any]) -> int:
+    return int(arguments.get("max_steps") or 0)
+
+
+def _rows_a_step(arguments: Mapping[str, Any]) -> Any:
+    return arguments.get("per_device_train_batch_size", 0) * arguments.get("gradient_accumulation_steps", 1)
