@@ -30,9 +30,8 @@ _SILENT_NAMES = """
     ddp_static_graph ddp_backend ddp_timeout
 """
 _SILENT = frozenset(_SILENT_NAMES.split())
-_OF_OPTIMIZER = frozenset(
-    {"optim", "optim_args", "optim_target_modules", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay"}
-)
+_OF_STATE = frozenset({"optim", "optim_args", "optim_target_modules"})
+_OF_OPTIMIZER = _OF_STATE | {"adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay"}
 _OF_SCHEDULE = frozenset({"learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps"})
 # They choose among implementations of one algorithm, whose states are the same.
 _SAME_OPTIMIZER = frozenset({"adamw_torch", "adamw_torch_fused", "adamw_torch_xla", "adamw_torch_npu_fused"})
@@ -44,14 +43,21 @@ _COUNTS_ONLY_WITH = {
     "logging_steps": ("logging_strategy", "steps"),
     "length_column_name": ("train_sampling_strategy", "group_by_length"),
 }
+_STATE = (
+    "the saved state of the optimizer or schedule belongs to the old value. Set it back, or begin a new run from these "
+    "weights (load the model from the checkpoint, resume_from_checkpoint=False)"
+)
+_ORDER = (
+    "in the middle of an epoch another order repeats some examples and leaves out others. Set it back, resume from the "
+    "end of an epoch, or begin the epoch again with ignore_data_skip=True"
+)
 _NOTES = {
-    "per_device_train_batch_size": "the epoch goes on at the next sample",
-    "gradient_accumulation_steps": "the epoch goes on at the next sample",
+    **dict.fromkeys(
+        ("per_device_train_batch_size", "gradient_accumulation_steps"), "the epoch goes on at the next sample"
+    ),
+    **dict.fromkeys(("seed", "data_seed", "train_sampling_strategy"), "from the next epoch on"),
     "lr_scheduler_type": "the rate is that of the new schedule at this step",
     "ignore_data_skip": "the epoch begins again",
-    "seed": "from the next epoch on",
-    "data_seed": "from the next epoch on",
-    "train_sampling_strategy": "from the next epoch on",
 }
 
 
@@ -88,19 +94,17 @@ def compare(
     if saved is None:
         return []
     saved, now = (plain(each, TRAINING_ARGS_NAME, unknown=repr) for each in (saved, now))
-    differing = [name for name in now if name in saved and not _same(saved[name], now[name])]
     changes = []
-    for name in differing:
-        described_elsewhere = (own_optimizer and name in _OF_OPTIMIZER) or (own_schedule and name in _OF_SCHEDULE)
-        if described_elsewhere or _without_effect(name, saved, now):
+    for name in now:
+        if name not in saved or _same(saved[name], now[name]) or _without_effect(name, saved, now):
+            continue
+        if (own_optimizer and name in _OF_OPTIMIZER) or (own_schedule and name in _OF_SCHEDULE):
             continue
         refusal = None
-        if has_optimizer and not own_optimizer:
-            refusal = _refused_for_optimizer(name, saved, now)
-        if has_optimizer and not own_schedule:
-            refusal = refusal or _refused_for_schedule(name, saved, now)
-        if mid_epoch and not now.get("ignore_data_skip"):
-            refusal = refusal or _refused_for_order(name, saved, now)
+        if mid_epoch and not now.get("ignore_data_skip") and _reorders(name, saved, now):
+            refusal = _ORDER
+        elif has_optimizer and _belongs_to_state(name, saved, now):
+            refusal = _STATE
         changes.append(Change(name, saved[name], now[name], refusal))
     return changes
 
@@ -135,55 +139,26 @@ def _without_effect(name: str, saved: Mapping[str, Any], now: Mapping[str, Any])
     if name in ("seed", "data_seed"):  # the model's random numbers go on from the checkpoint, whatever the seed
         return bool(_data_seed(saved) == _data_seed(now))
     if name == "num_train_epochs":
-        return _max_steps(now) > 0 and _max_steps(saved) > 0
+        return all(arguments.get("max_steps", 0) > 0 for arguments in (saved, now))
     return False
 
 
-def _refused_for_optimizer(name: str, saved: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    if name == "optim" and {saved[name], now[name]} <= _SAME_OPTIMIZER:
-        return None
-    if name in ("optim", "optim_args", "optim_target_modules"):
-        return (
-            "the saved state of the optimizer was built for the old value. Set it back, or begin a new run from these "
-            "weights (load the model from the checkpoint, resume_from_checkpoint=False)"
-        )
-    return None
+def _belongs_to_state(name: str, saved: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    if name in ("lr_scheduler_type", "lr_scheduler_kwargs", "learning_rate"):
+        return bool({saved.get("lr_scheduler_type"), now.get("lr_scheduler_type")} & _STATEFUL_SCHEDULES)
+    return name in _OF_STATE and not (name == "optim" and {saved[name], now[name]} <= _SAME_OPTIMIZER)
 
 
-def _refused_for_schedule(name: str, saved: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    types = {saved.get("lr_scheduler_type"), now.get("lr_scheduler_type")}
-    stateful = types & _STATEFUL_SCHEDULES
-    if stateful and name in ("lr_scheduler_type", "lr_scheduler_kwargs", "learning_rate"):
-        return (
-            f"{' and '.join(sorted(map(str, stateful)))} follows the losses so far, from the old value on. Set it "
-            "back, or begin a new run from these weights (resume_from_checkpoint=False)"
-        )
-    return None
-
-
-def _refused_for_order(name: str, saved: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    if name in ("seed", "data_seed", "train_sampling_strategy", "length_column_name"):
-        reorders = True
-    elif name in ("per_device_train_batch_size", "gradient_accumulation_steps"):
+def _reorders(name: str, saved: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    if name in ("per_device_train_batch_size", "gradient_accumulation_steps"):
         # Examples of like length are sorted within chunks of so many batches.
-        reorders = now.get("train_sampling_strategy") == "group_by_length" and _rows_a_step(saved) != _rows_a_step(now)
-    else:
-        reorders = False
-    if not reorders:
-        return None
-    return (
-        "in the middle of an epoch another order repeats some examples and leaves out others. Set it back, resume "
-        "from the end of an epoch, or begin the epoch again with ignore_data_skip=True"
-    )
+        return now.get("train_sampling_strategy") == "group_by_length" and _rows_a_step(saved) != _rows_a_step(now)
+    return name in ("seed", "data_seed", "train_sampling_strategy", "length_column_name")
 
 
 def _data_seed(arguments: Mapping[str, Any]) -> Any:
     chosen = arguments.get("data_seed")
     return chosen if chosen is not None else arguments.get("seed")
-
-
-def _max_steps(arguments: Mapping[str, Any]) -> int:
-    return int(arguments.get("max_steps") or 0)
 
 
 def _rows_a_step(arguments: Mapping[str, Any]) -> Any:

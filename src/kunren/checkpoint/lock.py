@@ -8,7 +8,6 @@ import json
 import os
 import socket
 import weakref
-from collections.abc import Iterable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, final
@@ -43,7 +42,7 @@ class RunLock:
     def acquire(self) -> None:
         """Take the lock, making the folder; a FolderInUseError names the process that has it."""
         if self.is_held:
-            raise FolderInUseError(_told(self.path, _owner_of_this_process()))
+            raise FolderInUseError(_told(self.path, _this_process()))
         if fcntl is None:
             return
         with contextlib.suppress(OSError):
@@ -55,13 +54,13 @@ class RunLock:
                 _HELD.add(self)
                 with contextlib.suppress(OSError):  # a full disk: nobody can be named, the lock holds all the same
                     os.ftruncate(descriptor, 0)
-                    os.pwrite(descriptor, json.dumps(_owner_of_this_process()).encode(), 0)
+                    os.pwrite(descriptor, json.dumps(_this_process()).encode(), 0)
                 return
             os.close(descriptor)
 
     def release(self) -> None:
         """Let go, and leave no file behind."""
-        if self._descriptor is not None:
+        if self.is_held:
             with contextlib.suppress(OSError):
                 self.path.unlink()
             self._forget()
@@ -69,7 +68,7 @@ class RunLock:
     def _forget(self) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
-            self._descriptor = None
+        self._descriptor = None
         _HELD.discard(self)
 
     def __enter__(self) -> RunLock:
@@ -85,8 +84,7 @@ _HELD: weakref.WeakSet[RunLock] = weakref.WeakSet()
 
 def _forget_in_child() -> None:
     """A forked worker of a DataLoader shares the lock, and would keep it for seconds after the run was killed."""
-    held: Iterable[RunLock] = list(_HELD)
-    for lock in held:
+    for lock in list(_HELD):
         lock._forget()
 
 
@@ -102,12 +100,13 @@ def _locked(path: Path) -> int | None:
         return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        owner = _written_in(descriptor)
+    except OSError as problem:
+        owner = {}
+        with contextlib.suppress(OSError, ValueError):
+            owner = dict(json.loads(os.pread(descriptor, _READ_BYTES, 0)))
         os.close(descriptor)
-        raise FolderInUseError(_told(path, owner)) from None
-    except OSError:
-        os.close(descriptor)
+        if isinstance(problem, BlockingIOError):
+            raise FolderInUseError(_told(path, owner)) from None
         return None
     return descriptor
 
@@ -119,26 +118,15 @@ def _is_the_file(descriptor: int, path: Path) -> bool:
         return False
 
 
-def _owner_of_this_process() -> dict[str, Any]:
+def _this_process() -> dict[str, Any]:
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     return {"pid": os.getpid(), "host": socket.gethostname(), "started": now}
 
 
-def _written_in(descriptor: int) -> dict[str, Any]:
-    try:
-        owner = json.loads(os.pread(descriptor, _READ_BYTES, 0))
-    except (OSError, ValueError):
-        return {}
-    return owner if isinstance(owner, dict) else {}
-
-
 def _told(path: Path, owner: dict[str, Any]) -> str:
-    if not owner:
-        who = "a process that could not be named"
-    elif owner.get("pid") == os.getpid() and owner.get("host") == socket.gethostname():
-        who = f"another run of this process ({owner['pid']}), since {owner.get('started')}"
-    else:
-        who = f"process {owner.get('pid')} on {owner.get('host')}, since {owner.get('started')}"
+    who = "process {pid} on {host}, since {started}".format(**{"pid": "?", "host": "?", "started": "?", **owner})
+    if all(owner.get(key) == value for key, value in _this_process().items() if key != "started"):
+        who = f"another run of this process ({who})"
     return (
         f"{path.parent} is in use by {who}: two runs would delete each other's checkpoints. Wait until it has ended "
         "or stop it, or choose another output_dir."

@@ -65,7 +65,9 @@ def test_two_at_once_in_one_process_are_refused(tmp_path: Path, same_object: boo
     first = RunLock(tmp_path)
     second = first if same_object else RunLock(tmp_path)
     with first:
-        with pytest.raises(FolderInUseError, match=rf"another run of this process \({os.getpid()}\), since 20"):
+        with pytest.raises(
+            FolderInUseError, match=rf"another run of this process \(process {os.getpid()} on .*, since 20"
+        ):
             second.acquire()
         assert first.is_held
     with second:
@@ -116,7 +118,7 @@ def test_a_worker_that_outlives_the_run_does_not_hold_the_folder(tmp_path: Path)
 def test_a_file_that_names_nobody_still_locks(tmp_path: Path) -> None:
     with RunLock(tmp_path):
         (tmp_path / LOCK_NAME).write_text("{half")
-        with pytest.raises(FolderInUseError, match="a process that could not be named"):
+        with pytest.raises(FolderInUseError, match=r"process \? on \?"):
             RunLock(tmp_path).acquire()
 
 
