@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -15,13 +15,15 @@ class Cursor:
 
     `epoch_ended` tells a checkpoint taken at the end of an epoch from one taken after its last step: only in the
     second case is what happens at the end of an epoch (an evaluation, say) still due. `broken_off`: a callback has
-    asked to end the epoch here, before its data is used up.
+    asked to end the epoch here, before its data is used up. `rows_before`: rows of this epoch that were used up in
+    batches of another size, before the first of `batches_done`.
     """
 
     epoch: int = 0
     batches_done: int = 0
     epoch_ended: bool = False
     broken_off: bool = False
+    rows_before: int = 0
 
     def start(self) -> Cursor:
         """Where training goes on: at the next epoch if this one has ended."""
@@ -50,11 +52,20 @@ class Plan:
             return None
         return max(math.ceil(self.batches_per_epoch / self.accumulation_steps), 1)
 
+    def share_done(self, cursor: Cursor) -> float:
+        """How much of the cursor's epoch is done, between 0 and 1; needs data of known length."""
+        assert self.batches_per_epoch is not None
+        if cursor.rows_before == 0 or not self.num_examples:
+            return cursor.batches_done / self.batches_per_epoch
+        before = cursor.rows_before / self.num_examples
+        left = math.ceil((1 - before) * self.batches_per_epoch)
+        return before + (1 - before) * cursor.batches_done / left if left else 1.0
+
     def epochs(self, after: int) -> Iterator[int]:
         """The epochs still to go, given the optimizer steps already done; none when the plan is done."""
         start = self.start
         # An epoch that a checkpoint caught between its last step and its end still has to end.
-        used_up = start.batches_done == self.batches_per_epoch or start.broken_off
+        used_up = start.broken_off or (self.batches_per_epoch is not None and self.share_done(start) >= 1)
         end_is_due = used_up and not start.epoch_ended
         if after >= self.max_steps and not end_is_due:
             return iter(())
@@ -64,8 +75,19 @@ class Plan:
         return iter(range(first, self.num_train_epochs))
 
 
-def make_plan(args: Any, *, batches_per_epoch: int | None, num_examples: int | None, start: Cursor) -> Plan:
-    """Resolve durations; ValueError where a stream has no `max_steps` or the data set is empty."""
+def make_plan(
+    args: Any,
+    *,
+    batches_per_epoch: int | None,
+    num_examples: int | None,
+    start: Cursor,
+    steps_of_other_size: int | None = None,
+) -> Plan:
+    """Resolve durations; ValueError where a stream has no `max_steps` or the data set is empty.
+
+    `steps_of_other_size`: the steps that a resumed run made with another batch size or accumulation. They say nothing
+    of how many are left: that follows from the data.
+    """
     accumulation = args.gradient_accumulation_steps
     epochs: int | None
     if batches_per_epoch is None:
@@ -86,7 +108,7 @@ def make_plan(args: Any, *, batches_per_epoch: int | None, num_examples: int | N
             max_steps, epochs = args.max_steps, math.ceil(args.max_steps / steps_per_epoch)
         else:
             max_steps, epochs = math.ceil(args.num_train_epochs * steps_per_epoch), math.ceil(args.num_train_epochs)
-    return Plan(
+    plan = Plan(
         max_steps=max_steps,
         num_train_epochs=epochs,
         batches_per_epoch=batches_per_epoch,
@@ -98,3 +120,9 @@ def make_plan(args: Any, *, batches_per_epoch: int | None, num_examples: int | N
         eval_on_start=args.eval_on_start,
         start=start,
     )
+    if steps_of_other_size is None or args.max_steps > 0 or plan.steps_per_epoch is None:
+        return plan
+    at = start.start()
+    left = (args.num_train_epochs - at.epoch - plan.share_done(at)) * plan.steps_per_epoch
+    total = steps_of_other_size + math.ceil(round(left, 6))
+    return replace(plan, max_steps=total, warmup_steps=args.get_warmup_steps(total))

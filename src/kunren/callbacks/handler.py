@@ -12,6 +12,17 @@ from kunren.callbacks.callback import HOOKS, TrainerCallback
 
 Hook = Callable[..., Any]
 
+# Flags that an event takes back before its callbacks are asked: what they stood for has begun, or is done.
+_RESETS = {
+    "on_train_begin": ("should_training_stop",),
+    "on_epoch_begin": ("should_epoch_stop",),
+    "on_step_begin": ("should_log", "should_evaluate", "should_save"),
+    "on_log": ("should_log",),
+    "on_evaluate": ("should_evaluate",),
+    "on_save": ("should_save",),
+}
+_DETAILS = {"on_log": "logs", "on_evaluate": "metrics", "on_predict": "metrics"}
+
 
 @final
 class CallbackHandler:
@@ -80,6 +91,8 @@ class CallbackHandler:
         self, event: str, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
         """Call every callback that overrides `event`; flags of a control that one returns are copied into `control`."""
+        for flag in _RESETS.get(event, ()):
+            setattr(control, flag, False)
         for hook in self._listeners(event):
             answer = hook(
                 args,
@@ -108,71 +121,23 @@ class CallbackHandler:
             self._hooks[event] = found
         return found
 
-    def on_init_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
-        return self.call_event("on_init_end", args, state, control, **kwargs)
 
-    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
-        control.should_training_stop = False
-        return self.call_event("on_train_begin", args, state, control, **kwargs)
+def _method(event: str) -> Callable[..., TrainerControl]:
+    """`handler.on_log(args, state, control, logs)` and the like: `call_event` under the event's own name."""
 
-    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
-        return self.call_event("on_train_end", args, state, control, **kwargs)
-
-    def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
-        control.should_epoch_stop = False
-        return self.call_event("on_epoch_begin", args, state, control, **kwargs)
-
-    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
-        return self.call_event("on_epoch_end", args, state, control, **kwargs)
-
-    def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
-        control.should_log = control.should_evaluate = control.should_save = False
-        return self.call_event("on_step_begin", args, state, control, **kwargs)
-
-    def on_pre_optimizer_step(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    def fire(
+        self: CallbackHandler, args: Any, state: TrainerState, control: TrainerControl, *detail: Any, **kwargs: Any
     ) -> TrainerControl:
-        return self.call_event("on_pre_optimizer_step", args, state, control, **kwargs)
+        if detail:
+            kwargs[_DETAILS[event]] = detail[0]
+        return self.call_event(event, args, state, control, **kwargs)
 
-    def on_optimizer_step(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl:
-        return self.call_event("on_optimizer_step", args, state, control, **kwargs)
+    fire.__name__ = event
+    return fire
 
-    def on_substep_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
-        return self.call_event("on_substep_end", args, state, control, **kwargs)
 
-    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
-        return self.call_event("on_step_end", args, state, control, **kwargs)
-
-    def on_evaluate(
-        self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any, **kwargs: Any
-    ) -> TrainerControl:
-        control.should_evaluate = False
-        return self.call_event("on_evaluate", args, state, control, metrics=metrics, **kwargs)
-
-    def on_predict(
-        self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any, **kwargs: Any
-    ) -> TrainerControl:
-        return self.call_event("on_predict", args, state, control, metrics=metrics, **kwargs)
-
-    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
-        control.should_save = False
-        return self.call_event("on_save", args, state, control, **kwargs)
-
-    def on_log(
-        self, args: Any, state: TrainerState, control: TrainerControl, logs: Any, **kwargs: Any
-    ) -> TrainerControl:
-        control.should_log = False
-        return self.call_event("on_log", args, state, control, logs=logs, **kwargs)
-
-    def on_prediction_step(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl:
-        return self.call_event("on_prediction_step", args, state, control, **kwargs)
-
-    def on_push_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
-        return self.call_event("on_push_begin", args, state, control, **kwargs)
+for _event in HOOKS:
+    setattr(CallbackHandler, _event, _method(_event))
 
 
 def _overrides(callback: Any, event: str) -> bool:

@@ -24,10 +24,6 @@ class Arena:
         self._block, self._offset = 0, 0
         self._copies: dict[tuple[Any, ...], torch.Tensor] = {}
 
-    @property
-    def capacity_bytes(self) -> int:
-        return sum(block.numel() for block in self._blocks)
-
     def begin(self) -> None:
         """Start a snapshot: what the one before it held may be overwritten from now on."""
         self._block = self._offset = 0

@@ -15,10 +15,6 @@ class BackgroundWriter:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
-    @property
-    def is_busy(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
-
     def submit(self, job: Callable[[], None]) -> None:
         """Start `job` once the one before is done. Its error is raised by the next `wait`."""
         self.wait()

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from kunren.base.strict_json import read_json
-from kunren.checkpoint.store import MANIFEST_NAME, verify
+from kunren.checkpoint.store import MANIFEST_NAME, is_of_newer_format, verify
 
 logger = logging.getLogger(__name__)
 
@@ -101,6 +101,8 @@ def newest_whole(output_dir: str | Path, digests: bool = True) -> Path | None:
         found = problems(checkpoint, digests)
         if not found:
             return checkpoint
+        if is_of_newer_format(checkpoint):
+            raise ValueError(f"{checkpoint} cannot be resumed from: {'; '.join(found)}.")
         logger.warning("%s is damaged and was passed over: %s.", checkpoint, "; ".join(found))
     return None
 

@@ -146,6 +146,14 @@ def verify(folder: Path, digests: bool) -> list[str]:
     return found
 
 
+def is_of_newer_format(folder: Path) -> bool:
+    """Whether a newer kunren has written this checkpoint, in a way unknown here: not damaged, but unreadable."""
+    try:
+        return bool(read_json(folder / MANIFEST_NAME)["format"] > MANIFEST_FORMAT)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
 def discard(folder: Path) -> None:
     """Delete a checkpoint such that nobody ever sees half of it under its own name."""
     doomed = _hidden_sibling(folder, "deleted")

@@ -61,16 +61,17 @@ def save_weights(
         processing_class.save_pretrained(folder)
 
 
-def load_weights(model: nn.Module, folder: str | Path) -> LoadedKeys:
+def load_weights(model: nn.Module, folder: str | Path, same_model: bool = False) -> LoadedKeys:
     """Load a folder of weights into the model, in place, so that tied parameters stay tied. Runs no code.
 
-    Names that do not correspond are returned, and reported. A ValueError names the parameters whose shapes differ.
+    Names that do not correspond are returned, and reported; with `same_model`, names that are missing on both sides are
+    a ValueError, before anything is loaded. So are parameters whose shapes differ.
     """
     model, folder = _without_compile(model), Path(folder)
     if _adapter_folders(folder) and not _has_full_weights(folder):
         keys = _load_adapters(model, folder)
     else:
-        keys = _load_full(model, folder)
+        keys = _load_full(model, folder, same_model)
     if keys.missing:
         logger.warning("Not in the weights of %s, so left as they were: %s.", folder, _listing(keys.missing))
     if keys.unexpected:
@@ -102,7 +103,7 @@ def _save_pretrained(model: nn.Module, folder: Path, state_dict: Mapping[str, An
 # ------------------------------------------------------------------ loading full weights
 
 
-def _load_full(model: nn.Module, folder: Path) -> LoadedKeys:
+def _load_full(model: nn.Module, folder: Path, same_model: bool) -> LoadedKeys:
     saved, own = read_tensors(folder), model.state_dict()
     names = match_names(saved, own)
     _check_shapes({name: saved[name] for name in names}, {name: own[names[name]] for name in names}, folder)
@@ -111,7 +112,6 @@ def _load_full(model: nn.Module, folder: Path) -> LoadedKeys:
         names = {name: name for name in saved if name in own}
     else:
         unmatched = [name for name in saved if name not in names]
-    _fill(model, own, {names[name]: saved[name] for name in names})
 
     loaded = set(names.values())
     filled = {identity(own[name]) for name in loaded if isinstance(own[name], Tensor)} - {None}
@@ -121,7 +121,14 @@ def _load_full(model: nn.Module, folder: Path) -> LoadedKeys:
         if name not in loaded and not (isinstance(value, Tensor) and identity(value) in filled)
     ]
     ignored: Iterable[str] = getattr(model, "_keys_to_ignore_on_save", None) or ()
-    return LoadedKeys([name for name in missing if not any(re.search(rule, name) for rule in ignored)], unmatched)
+    keys = LoadedKeys([name for name in missing if not any(re.search(rule, name) for rule in ignored)], unmatched)
+    if same_model and keys.missing and keys.unexpected:
+        raise ValueError(
+            f"{folder} is of another model. Only in the checkpoint: {_listing(keys.unexpected)}. Only in the model: "
+            f"{_listing(keys.missing)}."
+        )
+    _fill(model, own, {names[name]: saved[name] for name in names})
+    return keys
 
 
 def match_names(saved: Iterable[str], own: Iterable[str]) -> dict[str, str]:

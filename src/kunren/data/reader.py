@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, final
 
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, Sampler
 
 from kunren.base.nested import map_tensors
 from kunren.base.random_state import DataRandomness, mix, seed_for_data
@@ -84,21 +84,24 @@ class BatchReader:
             and loader.batch_sampler is not None
         )
 
-    def read(self, epoch: int, start: int = 0) -> Iterator[Any]:
-        """The batches of `epoch` from batch `start` on. Map-style data is not fetched to be skipped."""
+    def read(self, epoch: int, start: int = 0, rows_before: int = 0) -> Iterator[Any]:
+        """The batches of `epoch` from batch `start` on, after `rows_before` rows that were read in other batches.
+
+        Map-style data is not fetched to be skipped.
+        """
         set_epoch(self.loader, epoch)
         self._restore_generators()
         persists = getattr(self.loader, "num_workers", 0) > 0 and getattr(self.loader, "persistent_workers", False)
-        if start == 0 and (epoch == 0 or not persists):
+        if start == rows_before == 0 and (epoch == 0 or not persists):
             # A new DataLoader iterator draws its workers' seed from the global stream. The reader needs no such seed,
             # but the draw is part of the random numbers that dropout sees under transformers' Trainer.
             torch.empty((), dtype=torch.int64).random_()
         if not self._by_index:
-            return self._read_stream(epoch, start)
+            return self._read_stream(epoch, start, rows_before)
         # A batch sampler of the user's may shuffle with the global generators: its order belongs to the epoch too.
         with self._randomness:
             seed_for_data(mix(self.seed, epoch))
-            batches = iter(self.loader.batch_sampler)
+            batches = iter(self.loader.batch_sampler) if rows_before == 0 else self._batches_after(rows_before)
             first = next(batches, None)
         rest = itertools.chain([] if first is None else [first], batches)
         positions = ((epoch, batch, indices) for batch, indices in enumerate(rest))
@@ -106,6 +109,18 @@ class BatchReader:
         if self.loader.num_workers > 0:
             return self._read_by_workers(remaining)
         return self._read_here(remaining)
+
+    def _batches_after(self, rows: int) -> Iterator[list[Any]]:
+        sampler = self.loader.batch_sampler
+        if type(sampler) is not BatchSampler:
+            raise ValueError(
+                f"The batch size has changed since the checkpoint, and the loader's {type(sampler).__name__} cannot be "
+                f"started after {rows} rows: resume with the batch size that the checkpoint was made with."
+            )
+        indices = itertools.islice(sampler.sampler, rows, None)
+        while batch := list(itertools.islice(indices, sampler.batch_size)):
+            if len(batch) == sampler.batch_size or not sampler.drop_last:
+                yield batch
 
     def state_dict(self, epoch_ended: bool) -> dict[str, Any]:
         """What a resume needs beside the cursor; empty for most loaders."""
@@ -170,12 +185,17 @@ class BatchReader:
             in_order=loader.in_order,
         )
 
-    def _read_stream(self, epoch: int, start: int) -> Iterator[Any]:
+    def _read_stream(self, epoch: int, start: int, rows_before: int) -> Iterator[Any]:
         """A stream goes on from its own state where it has one, and is replayed up to `start` where it has not."""
         first = 0
         if self._stream is not None and "stream" in self._resumed:
             self._stream.load_state_dict(self._resumed.pop("stream"))
             first = start
+        elif rows_before > 0:
+            raise ValueError(
+                "The batch size has changed since the checkpoint, and the stream keeps no state: resume with the batch "
+                "size that the checkpoint was made with."
+            )
         elif start > 0:
             logger.warning("The stream keeps no state: its first %d batches are read again, and left out.", start)
         with self._randomness:

@@ -17,6 +17,7 @@ class Backend(ABC):
     device: torch.device
     process_index: int
     world_size: int
+    scaler: torch.amp.GradScaler | None  # of gradients, where the precision needs one
 
     @property
     @abstractmethod
@@ -70,11 +71,3 @@ class Backend(ABC):
     @abstractmethod
     def barrier(self) -> None:
         """Wait until every process is here."""
-
-    @abstractmethod
-    def scaler_state(self) -> dict[str, Any] | None:
-        """The state of the gradient scaler, or None where the precision needs none."""
-
-    @abstractmethod
-    def load_scaler_state(self, state: dict[str, Any]) -> None:
-        """Restore the state of the gradient scaler."""

@@ -28,9 +28,8 @@ class PlainBackend(Backend):
     def __init__(self, args: Any) -> None:
         self.device = args.device
         self.autocast_dtype = autocast_dtype(args, self.device)
-        self.scaler: torch.amp.GradScaler | None = None
-        if self.autocast_dtype is torch.float16:
-            self.scaler = torch.amp.GradScaler(self.device.type)
+        half = self.autocast_dtype is torch.float16
+        self.scaler = torch.amp.GradScaler(self.device.type) if half else None
         if args.tf32 is not None:
             allow_tf32(args.tf32)
         self._use_cpu = self.device.type == "cpu"
@@ -119,10 +118,3 @@ class PlainBackend(Backend):
 
     def barrier(self) -> None:
         return None
-
-    def scaler_state(self) -> dict[str, Any] | None:
-        return self.scaler.state_dict() if self.scaler is not None else None
-
-    def load_scaler_state(self, state: dict[str, Any]) -> None:
-        if self.scaler is not None:
-            self.scaler.load_state_dict(state)

@@ -26,11 +26,6 @@ class LossMeter:
     def has_news(self) -> bool:
         return self._steps > 0
 
-    @property
-    def open_steps(self) -> int:
-        """Optimizer steps since the last log."""
-        return self._steps
-
     def add(self, loss: torch.Tensor) -> None:
         """Add one micro-batch's share of its window's loss."""
         if self.hides_non_finite:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -74,27 +74,28 @@ class Run:
         """The windows of `epoch` that are still to do."""
         start = self.plan.start
         resumed_here = epoch == start.epoch and not start.epoch_ended
-        done = start.batches_done if resumed_here else 0
-        self.cursor = Cursor(epoch, done)
+        done, rows_before = (start.batches_done, start.rows_before) if resumed_here else (0, 0)
+        self.cursor = Cursor(epoch, done, rows_before=rows_before)
         if self.before_first_batch is not None:
             self.before_first_batch()
             self.before_first_batch = None
         if resumed_here and start.broken_off:
             self.control.should_epoch_stop = True
             return
-        yield from windows(self.reader.read(epoch, done), self.get_batches, self.plan.accumulation_steps, done)
+        batches = self.reader.read(epoch, done, rows_before)
+        yield from windows(batches, self.get_batches, self.plan.accumulation_steps, done)
 
     def advance(self, window: Window) -> None:
         """Count the optimizer step that used `window` up."""
-        epoch = self.cursor.epoch
-        self.cursor = Cursor(epoch, window.batches_done)
-        self.state.advance(to_epoch=epoch + window.batches_done / self._batches_per_epoch)
+        self.cursor = replace(self.cursor, batches_done=window.batches_done)
+        self.state.advance(to_epoch=self.cursor.epoch + self._share_of_epoch_done())
 
-    @property
-    def _batches_per_epoch(self) -> int:
+    def _share_of_epoch_done(self) -> float:
         plan = self.plan
+        if plan.batches_per_epoch is not None:
+            return plan.share_done(self.cursor)
         # A stream in its first pass is taken to be as long as the whole run, as transformers does.
-        return plan.batches_per_epoch or self.known_batches_per_epoch or plan.max_steps * plan.accumulation_steps
+        return self.cursor.batches_done / (self.known_batches_per_epoch or plan.max_steps * plan.accumulation_steps)
 
     def end_epoch(self, exhausted: bool) -> None:
         """Note that the pass is over; `exhausted` tells a pass that ran to its end from one that was broken off.
@@ -105,5 +106,5 @@ class Run:
         if exhausted and length is None and cursor.batches_done > 0:
             self.known_batches_per_epoch = cursor.batches_done
             self.state.epoch = float(cursor.epoch + 1)
-        ended = exhausted or self.control.should_epoch_stop or cursor.batches_done == length
-        self.cursor = Cursor(cursor.epoch, cursor.batches_done, epoch_ended=ended)
+        used_up = length is not None and self.plan.share_done(cursor) >= 1
+        self.cursor = replace(cursor, epoch_ended=exhausted or self.control.should_epoch_stop or used_up)

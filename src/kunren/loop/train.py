@@ -64,7 +64,7 @@ def training_steps(run: Run, do: TrainHooks) -> Iterator[int]:
 
 def end_epoch(run: Run, do: TrainHooks, exhausted: bool) -> None:
     """The end of a pass over the data, or of what was done of it."""
-    if exhausted and run.cursor.batches_done == 0:
+    if exhausted and run.cursor.batches_done == run.cursor.rows_before == 0:
         end_of_data(run)
     run.end_epoch(exhausted)
     run.fire("on_epoch_end")

@@ -73,7 +73,7 @@ class Seams:
         """Tell the callbacks of an event."""
         if self._is_silent:
             return
-        self.control = getattr(self.callback_handler, event)(self.args, self.state, self.control, **details)
+        self.control = self.callback_handler.call_event(event, self.args, self.state, self.control, **details)
 
     def is_asked_to_stop(self) -> bool:
         """Whether a signal or the clock has asked the training that is going on to stop."""

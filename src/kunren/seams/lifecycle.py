@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from kunren.base.state import TrainerState
 from kunren.base.types import TrainOutput
 from kunren.checkpoint import layout, parts
+from kunren.checkpoint.lock import RunLock
 from kunren.checkpoint.store import clean_leftovers
 from kunren.data.loaders import batches_in, examples_in
 from kunren.data.reader import BatchReader
@@ -23,31 +24,13 @@ from kunren.loop.requests import Requests
 from kunren.loop.run import Run
 from kunren.model import features
 from kunren.plan import Cursor, Plan, make_plan
-from kunren.seams.saving import read_cursor
+from kunren.seams.resuming import check_arguments, read_cursor
 from kunren.seams.validation import check_training
 
 if TYPE_CHECKING:
     from kunren.trainer import Trainer
 
 logger = logging.getLogger(__name__)
-
-# Arguments that change what a resumed run computes: a difference is worth a word.
-_REPORTED_WHEN_CHANGED = (
-    "per_device_train_batch_size",
-    "gradient_accumulation_steps",
-    "max_steps",
-    "num_train_epochs",
-    "learning_rate",
-    "lr_scheduler_type",
-    "warmup_steps",
-    "optim",
-    "weight_decay",
-    "max_grad_norm",
-    "seed",
-    "data_seed",
-    "bf16",
-    "fp16",
-)
 
 
 def prepare_run(trainer: Trainer, resume_from_checkpoint: str | bool | None) -> Run:
@@ -56,6 +39,12 @@ def prepare_run(trainer: Trainer, resume_from_checkpoint: str | bool | None) -> 
     check_training(trainer)
     resume = resume_from_checkpoint if resume_from_checkpoint is not None else args.resume_from_checkpoint
     trainer.prepare_loss_scale()
+    _decide_what_is_made(trainer)
+    saves = args.save_strategy != "no" or args.save_minutes is not None or args.max_minutes is not None
+    if saves and args.should_save:
+        lock = RunLock(trainer.run_folder())
+        lock.acquire()
+        trainer._undo.append(lock.release)
     clean_leftovers(trainer.run_folder())  # also puts back a checkpoint whose replacement was cut off
     checkpoint = layout.resolve(_as_bool(resume), trainer.run_folder())
     if checkpoint is None and args.save_strategy != "no":
@@ -93,7 +82,7 @@ def prepare_run(trainer: Trainer, resume_from_checkpoint: str | bool | None) -> 
     )
     if checkpoint is not None:
         _resume(trainer, run, checkpoint)
-    if args.save_strategy != "no" or args.save_minutes is not None or args.max_minutes is not None:
+    if saves:
         run.requests = Requests(trainer.run_folder(), args.save_minutes, args.max_minutes)
         trainer._undo.append(run.requests.listen())
     run.first_step, run.first_tokens = run.state.global_step, run.state.num_input_tokens_seen
@@ -125,15 +114,22 @@ def _as_bool(resume: str | bool | None) -> str | bool | None:
 
 
 def _plan_for(trainer: Trainer, loader: object, checkpoint: Path | None) -> Plan:
-    batches, start = batches_in(loader), Cursor()
+    args, batches = trainer.args, batches_in(loader)
+    start, steps_of_other_size = Cursor(), None
     if checkpoint is not None:
         state = parts.load_trainer_state(checkpoint)
-        accumulation = trainer.args.gradient_accumulation_steps
-        start = Cursor() if trainer.args.ignore_data_skip else read_cursor(checkpoint, state, batches, accumulation)
-        if trainer.args.ignore_data_skip and batches:
-            steps_per_epoch = max(-(-batches // accumulation), 1)
-            start = Cursor(state.global_step // steps_per_epoch)
-    return make_plan(trainer.args, batches_per_epoch=batches, num_examples=examples_in(loader), start=start)
+        start, changed = read_cursor(checkpoint, state, batches, args)
+        steps_of_other_size = state.global_step if changed else None
+        check_arguments(trainer, checkpoint, start)
+        if args.ignore_data_skip:
+            start = Cursor(start.start().epoch)
+    return make_plan(
+        args,
+        batches_per_epoch=batches,
+        num_examples=examples_in(loader),
+        start=start,
+        steps_of_other_size=steps_of_other_size,
+    )
 
 
 def _start_state(trainer: Trainer, plan: Plan) -> None:
@@ -156,7 +152,6 @@ def _set_durations(trainer: Trainer, plan: Plan) -> None:
 
 def _switch_features_on(trainer: Trainer) -> None:
     args, model = trainer.args, trainer.model
-    trainer._undo = []
     config = getattr(model, "config", None)
     if config is not None and hasattr(config, "use_cache"):
         config.use_cache = args.use_cache  # keys and values of past tokens are of no use in training
@@ -174,18 +169,20 @@ def _compiled(trainer: Trainer) -> nn.Module:
     return features.compiled(trainer.model, args.torch_compile_backend, args.torch_compile_mode)
 
 
-def _make_optimizer(trainer: Trainer, plan: Plan) -> None:
-    """A second `train()` goes on with the optimizer there is, moments included, under a new schedule of kunren's."""
+def _decide_what_is_made(trainer: Trainer) -> None:
     if trainer._made_scheduler:
         trainer.lr_scheduler = None
     trainer._made_optimizer = trainer._made_optimizer or trainer.optimizer is None
     trainer._made_scheduler = trainer._made_scheduler or trainer.lr_scheduler is None
+
+
+def _make_optimizer(trainer: Trainer, plan: Plan) -> None:
+    """A second `train()` goes on with the optimizer there is, moments included, under a new schedule of kunren's."""
     trainer.create_optimizer_and_scheduler(num_training_steps=plan.max_steps)
 
 
 def _resume(trainer: Trainer, run: Run, checkpoint: Path) -> None:
     logger.info("Resuming from %s.", checkpoint)
-    _report_changes(trainer, checkpoint)
     parts.load_parts(trainer.checkpoint_parts(), checkpoint)
     _set_durations(trainer, run.plan)
     run.state = trainer.state
@@ -199,19 +196,8 @@ def _resume(trainer: Trainer, run: Run, checkpoint: Path) -> None:
         run.evaluation_due = cursor["evaluation_due"]
         if cursor["gradient_norm"] is not None:
             run.gradient_norm = torch.tensor(cursor["gradient_norm"])
-    if not trainer.args.save_only_model:
+    if (checkpoint / layout.OPTIMIZER_NAME).is_file():
         run.before_first_batch = lambda: trainer._load_rng_state(str(checkpoint))
-
-
-def _report_changes(trainer: Trainer, checkpoint: Path) -> None:
-    saved, now = parts.load_training_args(checkpoint) or {}, trainer.args.to_dict()
-    changed = [
-        f"{name} was {saved[name]!r} and is {now[name]!r}"
-        for name in _REPORTED_WHEN_CHANGED
-        if name in saved and saved[name] != now[name]
-    ]
-    if changed:
-        logger.warning("The run is resumed from %s with other arguments: %s.", checkpoint, "; ".join(changed))
 
 
 def finish_run(trainer: Trainer, run: Run) -> TrainOutput:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,19 @@ from kunren.base.state import TrainerState
 from kunren.callbacks import collect_states, restore_states
 from kunren.checkpoint import parts
 from kunren.checkpoint.best import best_saved, evaluations, ranked
+from kunren.checkpoint.disk import check_room, estimate_bytes
 from kunren.checkpoint.layout import checkpoint_path, list_checkpoints, step_of
 from kunren.checkpoint.parts import Part
 from kunren.checkpoint.rotation import rotate
 from kunren.checkpoint.saver import CheckpointSaver
 from kunren.checkpoint.weights import load_weights, save_weights
 from kunren.loop.run import Run
-from kunren.plan import Cursor
 from kunren.seams.base import Seams
+from kunren.seams.resuming import OptionsOfNow
 
 logger = logging.getLogger(__name__)
+
+_OF_WEIGHTS_ALONE = ("model", "state", "cursor")
 
 
 class SavingSeams(Seams):
@@ -54,18 +57,27 @@ class SavingSeams(Seams):
 
     def checkpoint_parts(self) -> list[Part]:
         """What a checkpoint holds, in order. Override to add what else has to survive a restart."""
-        listed = [
-            Part("model", lambda folder: self.save_model(str(folder), True), self._load_weights_part),
+        return [
+            Part("model", lambda folder: self.save_model(str(folder), True), _by_name(self._load_from_checkpoint)),
             Part("state", self._save_trainer_state, self._load_trainer_state),
+            Part(
+                "optimizer",
+                _by_name(self._save_optimizer_and_scheduler),
+                _by_name(self._load_optimizer_and_scheduler),
+            ),
+            Part("scaler", _by_name(self._save_scaler), _by_name(self._load_scaler)),
+            Part("random numbers", _by_name(self._save_rng_state), self._load_later),
+            Part("cursor", self._save_cursor, self._load_later),
         ]
-        if not self.args.save_only_model:
-            listed += [
-                Part("optimizer", self._save_optimizer_and_scheduler_part, self._load_optimizer_and_scheduler_part),
-                Part("scaler", lambda folder: self._save_scaler(str(folder)), self._load_scaler_part),
-                Part("random numbers", lambda folder: self._save_rng_state(str(folder)), self._load_rng_state_part),
-                Part("cursor", self._save_cursor, self._load_cursor),
-            ]
-        return listed
+
+    def _save_parts(self, folder: Path) -> None:
+        wanted = self.checkpoint_parts()
+        if self.args.save_only_model:
+            wanted = [part for part in wanted if part.name in _OF_WEIGHTS_ALONE]
+        parts.save_parts(wanted, folder)
+
+    def _load_later(self, folder: Path) -> None:
+        """Nothing: the cursor is read before the parts, to plan the run; random numbers before the first batch."""
 
     def save_in_training(self) -> None:
         """Save a checkpoint; a disk that fails is reported, leaves the older ones, and does not end the run."""
@@ -78,6 +90,8 @@ class SavingSeams(Seams):
         folder = checkpoint_path(self._get_output_dir(trial), self.state.global_step)
         self.store_flos()
         self._saver.wait()  # which checkpoint is the best depends on whether the last one came to be
+        if not self._has_room(folder.parent):
+            return
         best_before = self.state.best_model_checkpoint
         self._note_best_checkpoint(folder)
         step = self.state.global_step
@@ -93,12 +107,21 @@ class SavingSeams(Seams):
                 rotate(folder.parent, limit, protected, up_to_step=step)
 
         try:
-            self._saver.save(folder, lambda temporary: parts.save_parts(self.checkpoint_parts(), temporary), published)
+            self._saver.save(folder, self._save_parts, published)
         except BaseException:
             self.state.best_model_checkpoint = best_before
             raise
         if self.callback_handler.handles("on_save"):
             self._saver.wait()  # who listens finds the checkpoint whole
+
+    def _has_room(self, folder: Path) -> bool:
+        """Whether the disk can take another checkpoint; if not, this save is left out, and the next one tries again."""
+        last = checkpoint_path(folder, self._saved_steps[-1]) if self._saved_steps else None
+        optimizer = None if self.args.save_only_model else self.optimizer
+        problem = check_room(folder, estimate_bytes(self.model, optimizer, last))
+        if problem is not None:
+            logger.error("The checkpoint of step %d is not saved: %s", self.state.global_step, problem)
+        return problem is None
 
     def _note_best_checkpoint(self, new: Path) -> None:
         """Name the best of the saved checkpoints, the one being saved included, in the state that it will hold."""
@@ -139,23 +162,8 @@ class SavingSeams(Seams):
     def _load_callback_state(self) -> None:
         restore_states(self.callback_handler.callbacks, self.control, self.state.stateful_callbacks or {})
 
-    def _save_optimizer_and_scheduler_part(self, folder: Path) -> None:
-        self._save_optimizer_and_scheduler(str(folder))
-
-    def _load_optimizer_and_scheduler_part(self, folder: Path) -> None:
-        self._load_optimizer_and_scheduler(str(folder))
-
-    def _load_scaler_part(self, folder: Path) -> None:
-        self._load_scaler(str(folder))
-
-    def _load_rng_state_part(self, folder: Path) -> None:
-        self._load_rng_state(str(folder))
-
-    def _load_weights_part(self, folder: Path) -> None:
-        self._load_from_checkpoint(str(folder), self.model)
-
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        merged = self._decay_parameters_of_merged_group()
+        merged = self._merged_decay_parameters  # the file has the two groups of transformers'
         if self.optimizer is not None:
             parts.save_optimizer(self.optimizer, Path(output_dir), merged)
         if self.lr_scheduler is not None:
@@ -164,9 +172,12 @@ class SavingSeams(Seams):
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is None or self.optimizer is None:
             return
-        folder, merged = Path(checkpoint), self._decay_parameters_of_merged_group()
+        folder, merged = Path(checkpoint), self._merged_decay_parameters
+        options = OptionsOfNow(self.optimizer, self.lr_scheduler)
         found = parts.load_optimizer(self.optimizer, folder, merged)
         found = parts.load_scheduler(self.lr_scheduler, folder) and found
+        if self._made_optimizer and self._made_scheduler:
+            options.apply()
         if not found:
             logger.warning(
                 "%s holds no optimizer or schedule (save_only_model?): moments start afresh, and the schedule is "
@@ -184,19 +195,13 @@ class SavingSeams(Seams):
             for _ in range(steps):
                 self.lr_scheduler.step()
 
-    def _decay_parameters_of_merged_group(self) -> int | None:
-        """Where kunren's one group is split on disk, so that the file has the two groups of transformers'."""
-        return self._merged_decay_parameters
-
     def _save_scaler(self, output_dir: str) -> None:
-        scaler = getattr(self.engine, "scaler", None)
-        if scaler is not None:
-            parts.save_scaler(scaler, Path(output_dir))
+        if self.engine.scaler is not None:
+            parts.save_scaler(self.engine.scaler, Path(output_dir))
 
     def _load_scaler(self, checkpoint: str | None) -> None:
-        scaler = getattr(self.engine, "scaler", None)
-        if scaler is not None and checkpoint is not None:
-            parts.load_scaler(scaler, Path(checkpoint))
+        if self.engine.scaler is not None and checkpoint is not None:
+            parts.load_scaler(self.engine.scaler, Path(checkpoint))
 
     def _save_rng_state(self, output_dir: str) -> None:
         parts.save_random_state(Path(output_dir), self.engine.process_index, self.engine.world_size)
@@ -210,11 +215,8 @@ class SavingSeams(Seams):
             parts.save_cursor(cursor_state(self._run), folder)
             parts.save_data_state(self._run.reader.state_dict(self._run.cursor.epoch_ended), folder)
 
-    def _load_cursor(self, folder: Path) -> None:
-        """Nothing: the run is planned from the cursor before any part is loaded (see `read_cursor`)."""
-
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        load_weights(model if model is not None else self.model, resume_from_checkpoint)
+        load_weights(model if model is not None else self.model, resume_from_checkpoint, same_model=True)
 
     def _load_best_model(self) -> None:
         best = self.state.best_model_checkpoint
@@ -227,6 +229,11 @@ class SavingSeams(Seams):
             best = str(moved)
         logger.info("Loading the best model from %s (%s).", best, self.state.best_metric)
         load_weights(self.model, best)
+
+
+def _by_name(seam: Callable[[str], None]) -> Callable[[Path], None]:
+    """The seams that people override take the folder as text."""
+    return lambda folder: seam(str(folder))
 
 
 def _carried_over(fresh: TrainerState, saved: TrainerState) -> TrainerState:
@@ -244,6 +251,9 @@ def cursor_state(run: Run) -> dict[str, Any]:
         "batches_done": run.cursor.batches_done,
         "epoch_ended": run.cursor.epoch_ended,
         "broken_off": run.control.should_epoch_stop,
+        "rows_before": run.cursor.rows_before,
+        "batch_size": run.plan.train_batch_size,
+        "accumulation_steps": run.plan.accumulation_steps,
         "batches_per_epoch": run.plan.batches_per_epoch,
         "known_batches_per_epoch": run.known_batches_per_epoch,
         "evaluation_due": run.evaluation_due,
@@ -252,17 +262,3 @@ def cursor_state(run: Run) -> dict[str, Any]:
         "gradient_norm": None if run.gradient_norm is None else float(run.gradient_norm),
         "meter": run.meter.state_dict(),
     }
-
-
-def read_cursor(folder: Path, state: TrainerState, batches_per_epoch: int | None, accumulation: int) -> Cursor:
-    """The cursor of a checkpoint; for one of transformers, which has none, from its step and the sizes of this run."""
-    saved = parts.load_cursor(folder)
-    if saved is not None:
-        return Cursor(saved["epoch"], saved["batches_done"], saved["epoch_ended"], saved["broken_off"])
-    if batches_per_epoch is None:
-        return Cursor(0, state.global_step * accumulation)
-    steps_per_epoch = max(-(-batches_per_epoch // accumulation), 1)
-    epoch, steps = divmod(state.global_step, steps_per_epoch)
-    if steps == 0 and epoch > 0:
-        return Cursor(epoch - 1, batches_per_epoch, epoch_ended=True)
-    return Cursor(epoch, steps * accumulation)

@@ -129,8 +129,7 @@ def test_one_process(tmp_path: Path) -> None:
     assert (engine.process_index, engine.world_size, engine.device.type) == (0, 1, "cpu")
     assert engine.mean(value) is engine.sum(value) is engine.gather(value) is value
     engine.barrier()
-    assert engine.scaler_state() is None
-    engine.load_scaler_state({})
+    assert engine.scaler is None
 
 
 def test_placed_parameters_stay_the_same_objects(tmp_path: Path) -> None:
@@ -280,7 +279,7 @@ def test_fp16_state_of_the_scaler_is_saved_and_loaded(tmp_path: Path) -> None:
     trainer(2, (1,)).train()
     again = trainer(3, ())
     again.train(resume_from_checkpoint=True)
-    assert again.engine.scaler_state()["scale"] == 32768.0
+    assert again.engine.scaler.state_dict()["scale"] == 32768.0
 
 
 @pytest.mark.parametrize("where", ["first step", "later"])
