@@ -24,7 +24,7 @@ def accuracy(prediction):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sentence", nargs="?", default="I expected little, and it made my whole week.")
+    parser.add_argument("sentence", nargs="?", default="The film was a delight from beginning to end.")
     parser.add_argument("--output-dir", default="runs/sentiment")
     options = parser.parse_args()
 
@@ -44,7 +44,7 @@ def main() -> None:
         model=model,
         args=TrainingArguments(
             output_dir=options.output_dir,
-            num_train_epochs=2,
+            num_train_epochs=1,
             per_device_train_batch_size=16,
             per_device_eval_batch_size=64,
             learning_rate=1e-4,

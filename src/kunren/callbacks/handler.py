@@ -91,8 +91,9 @@ class CallbackHandler:
         self, event: str, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
         """Call every callback that overrides `event`; flags of a control that one returns are copied into `control`."""
-        for flag in _RESETS.get(event, ()):
-            setattr(control, flag, False)
+        if event in _RESETS:
+            for flag in _RESETS[event]:
+                setattr(control, flag, False)
         for hook in self._listeners(event):
             answer = hook(
                 args,

@@ -88,7 +88,9 @@ class PlainBackend(Backend):
         # torch.nn.utils.clip_grad_norm_ computes just this; it walks and groups the parameters three times first.
         norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients, 2.0)), 2.0)
         if max_norm is not None:
-            torch._foreach_mul_(gradients, torch.clamp(max_norm / (norm + 1e-6), max=1.0))
+            # max_norm / (norm + 1e-6), in the steps that Python's division of a tensor takes, without new tensors.
+            factor = (norm + 1e-6).reciprocal_().mul_(max_norm).clamp_(max=1.0)
+            torch._foreach_mul_(gradients, factor)
         return norm
 
     def step(self, optimizer: Optimizer) -> bool:
