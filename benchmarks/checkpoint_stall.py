@@ -27,7 +27,15 @@ from systems import quiet
 from torch import Tensor, nn
 
 FLOOR = "one copy into a reused buffer"
-HEADERS = ("blocked per save", "x floor, wall", "each round", "x floor, CPU", "wall ms", "CPU ms", "first save, wall ms")
+HEADERS = (
+    "blocked per save",
+    "x floor, wall",
+    "each round",
+    "x floor, CPU",
+    "wall ms",
+    "CPU ms",
+    "first save, wall ms",
+)
 DURABLE_HEADERS = ("until the disk has it", "seconds", "each round", "per 1.4 GiB", "CPU s, all threads")
 MEMORY_HEADERS = ("memory above the state, MiB", "peak of the first save", "held after it", "peak of a later save")
 MIB, UNIT_BYTES = 1 << 20, 1.4 * (1 << 30)

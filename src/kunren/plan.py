@@ -42,6 +42,7 @@ class Plan:
     max_grad_norm: float | None
     train_batch_size: int
     num_examples: int | None
+    drop_last: bool = False
     eval_on_start: bool = False
     start: Cursor = field(default_factory=Cursor)
 
@@ -58,8 +59,16 @@ class Plan:
         if cursor.rows_before == 0 or not self.num_examples:
             return cursor.batches_done / self.batches_per_epoch
         before = cursor.rows_before / self.num_examples
-        left = math.ceil((1 - before) * self.batches_per_epoch)
-        return before + (1 - before) * cursor.batches_done / left if left else 1.0
+        batches = self.batches_from(cursor.rows_before)
+        return before + (1 - before) * cursor.batches_done / batches if batches else 1.0
+
+    def batches_from(self, rows_before: int) -> int:
+        """The batches of an epoch that are made of the rows after the first `rows_before`."""
+        assert self.batches_per_epoch is not None
+        if rows_before == 0 or not self.num_examples:
+            return self.batches_per_epoch
+        rows = self.num_examples - rows_before
+        return rows // self.train_batch_size if self.drop_last else -(-rows // self.train_batch_size)
 
     def epochs(self, after: int) -> Iterator[int]:
         """The epochs still to go, given the optimizer steps already done; none when the plan is done."""
@@ -117,12 +126,14 @@ def make_plan(
         max_grad_norm=args.max_grad_norm if args.max_grad_norm else None,
         train_batch_size=args.train_batch_size,
         num_examples=num_examples,
+        drop_last=args.dataloader_drop_last,
         eval_on_start=args.eval_on_start,
         start=start,
     )
     if steps_of_other_size is None or args.max_steps > 0 or plan.steps_per_epoch is None:
         return plan
     at = start.start()
-    left = (args.num_train_epochs - at.epoch - plan.share_done(at)) * plan.steps_per_epoch
-    total = steps_of_other_size + math.ceil(round(left, 6))
+    in_this_epoch = math.ceil((plan.batches_from(at.rows_before) - at.batches_done) / accumulation)
+    after_it = (args.num_train_epochs - at.epoch - 1) * plan.steps_per_epoch  # below 0: it ends within this epoch
+    total = steps_of_other_size + max(math.ceil(in_this_epoch + after_it), 0)
     return replace(plan, max_steps=total, warmup_steps=args.get_warmup_steps(total))

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import kunren
-from crash.training import build, keep_result
 from crash.outcome import result_path
+from crash.training import build, keep_result
 from kunren.checkpoint.layout import list_checkpoints, problems
 
-CALLS = ("open", "mkdir", "rename", "replace", "unlink", "rmdir", "write", "fsync", "ftruncate")
+CALLS = ("open", "mkdir", "rename", "replace", "unlink", "rmdir", "write", "fsync", "ftruncate", "listdir", "scandir")
 TAKES_SPACE = {"open", "mkdir", "write"}
 DEAD = 9
 
@@ -85,7 +85,7 @@ class Shim:
             self.fault.happen(name, of)
 
     def _watched(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def watched(first: Any, *rest: Any, **options: Any) -> Any:
+        def watched(first: Any = ".", *rest: Any, **options: Any) -> Any:
             self.meet(name, first)
             return call(first, *rest, **options)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import resource
@@ -15,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
 import kunren
 from crash.fork_server import ForkServer
 from crash.outcome import Outcome, assert_all_whole, assert_equal, hidden, read_result, result_path
 from crash.training import build, keep_result
+from kunren.checkpoint.direct_file import DirectFile
 
 SETTINGS: dict[str, Any] = {"max_steps": 12, "save_total_limit": None}
 BALLAST_NAME = "ballast"
@@ -76,6 +79,24 @@ class Locked(kunren.Trainer):
         else:
             Path(self.args.output_dir).chmod(0o555 if closed else 0o755)
         super()._save_checkpoint(model, trial)
+
+
+class Failing(kunren.Trainer):
+    """No large file can be written from step 12 on, and every checkpoint is better than the one before."""
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        self._saver.wait()
+        super()._save_checkpoint(model, trial)
+        self._saver.wait()
+
+    def evaluate(self, *arguments: Any, **options: Any) -> dict[str, float]:
+        metrics = {**super().evaluate(*arguments, **options), "eval_loss": -float(self.state.global_step)}
+        self.state.log_history[-1]["eval_loss"] = metrics["eval_loss"]
+        return metrics
+
+
+def fail_to_write(self: DirectFile, view: memoryview) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def train(kind: str, folder: str, settings: dict[str, Any], room_bytes: int = 0, meanwhile: bool = False) -> None:
@@ -151,6 +172,37 @@ def test_folder_that_cannot_be_written(
     ended = server.run("crash.test_full_disk:train", "locked", folder, {**SETTINGS, "async_save": asynchronous})
     assert ended.status == 0, ended.output
     check(folder, ended.output, undisturbed(**SETTINGS))
+
+
+@pytest.mark.parametrize(
+    "asynchronous",
+    [
+        pytest.param(True, marks=pytest.mark.xfail(strict=True, reason="the best is named before it is there")),
+        False,
+    ],
+    ids=["async", "sync"],
+)
+def test_best_of_the_saved_when_the_last_save_fails(
+    asynchronous: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class FailAtLast(kunren.TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == 12:
+                monkeypatch.setattr(DirectFile, "_write", fail_to_write)
+
+    trainer = build(
+        tmp_path / "run",
+        trainer_class=Failing,
+        async_save=asynchronous,
+        load_best_model_at_end=True,
+        eval_steps=3,
+        **SETTINGS,
+    )
+    trainer.add_callback(FailAtLast())
+    trainer.train()
+    assert trainer.state.best_model_checkpoint == str(tmp_path / "run" / "checkpoint-9")
+    saved = load_file(tmp_path / "run" / "checkpoint-9" / "model.safetensors")
+    assert all(value.equal(saved[name]) for name, value in trainer.model.state_dict().items())
 
 
 def _can_be_immutable(folder: Path) -> bool:

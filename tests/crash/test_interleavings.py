@@ -41,13 +41,14 @@ class Mortal(kunren.Trainer):
             raise Killed
         return method(*arguments, **options)
 
-    def compute_loss(self, model: Any, inputs: Any, *rest: Any, **options: Any) -> Any:
-        if model.training:
-            self.seen[self.state.global_step].append(inputs["x"].clone())
-        return super().compute_loss(model, inputs, *rest, **options)
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+        self.seen[self.state.global_step].append(inputs["x"].clone())
+        return super().training_step(model, inputs, num_items_in_batch)
 
 
-def live(folder: Path, seen: Seen, place: str = "", calls: int = 0, save_steps: int = 2, asynchronous: bool = True) -> Mortal:
+def live(
+    folder: Path, seen: Seen, place: str = "", calls: int = 0, save_steps: int = 2, asynchronous: bool = True
+) -> Mortal:
     trainer = build(
         folder,
         trainer_class=Mortal,
