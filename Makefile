@@ -5,12 +5,13 @@ PYTHON ?= python3
 VENV ?= .venv
 DEMO ?= sentiment
 WORKERS ?= 2
+KILLS ?= 500
 
 BIN := $(VENV)/bin
 # Tests share the cores among WORKERS processes, so each takes one thread; nothing may reach for a model hub.
 TEST_ENVIRONMENT := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 
-.PHONY: help demo test slow trackers lint format types architecture bench clean
+.PHONY: help demo test slow crash trackers lint format types architecture bench clean
 
 help:
 	@echo "make demo           fine-tune a model and try it (DEMO=sentiment, digits, text or names)"
@@ -19,6 +20,7 @@ help:
 	@echo "make types          mypy --strict over src"
 	@echo "make architecture   budgets, layers, public surface"
 	@echo "make slow           slow, crash and multi-process tests"
+	@echo "make crash          500 kills, and a fault at every system call of a save (KILLS=500; five minutes)"
 	@echo "make trackers       tests of the experiment trackers that are installed"
 	@echo "make bench          the benchmarks, against their peers"
 
@@ -30,6 +32,9 @@ test: $(VENV)/installed
 
 slow: $(VENV)/installed
 	$(TEST_ENVIRONMENT) $(BIN)/python -m pytest -m "slow or crash or distributed"
+
+crash: $(VENV)/installed
+	KUNREN_KILLS=$(KILLS) $(TEST_ENVIRONMENT) $(BIN)/python -m pytest -q -m "crash or not crash" tests/crash
 
 trackers: $(VENV)/installed
 	$(TEST_ENVIRONMENT) $(BIN)/python -m pytest -m trackers

@@ -81,12 +81,11 @@ class Locked(kunren.Trainer):
         super()._save_checkpoint(model, trial)
 
 
-class Failing(kunren.Trainer):
-    """No large file can be written from step 12 on, and every checkpoint is better than the one before."""
+class Bettering(kunren.Trainer):
+    """Every checkpoint is better than the one before, and is written before the next step."""
 
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        self._saver.wait()
-        super()._save_checkpoint(model, trial)
+    def save_in_training(self) -> None:
+        super().save_in_training()
         self._saver.wait()
 
     def evaluate(self, *arguments: Any, **options: Any) -> dict[str, float]:
@@ -192,7 +191,7 @@ def test_best_of_the_saved_when_the_last_save_fails(
 
     trainer = build(
         tmp_path / "run",
-        trainer_class=Failing,
+        trainer_class=Bettering,
         async_save=asynchronous,
         load_best_model_at_end=True,
         eval_steps=3,

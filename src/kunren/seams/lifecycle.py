@@ -114,11 +114,11 @@ def _as_bool(resume: str | bool | None) -> str | bool | None:
 
 
 def _plan_for(trainer: Trainer, loader: object, checkpoint: Path | None) -> Plan:
-    args, batches = trainer.args, batches_in(loader)
+    args, batches, examples = trainer.args, batches_in(loader), examples_in(loader)
     start, steps_of_other_size = Cursor(), None
     if checkpoint is not None:
         state = parts.load_trainer_state(checkpoint)
-        start, changed = read_cursor(checkpoint, state, batches, args)
+        start, changed = read_cursor(checkpoint, state, batches, examples, args)
         steps_of_other_size = state.global_step if changed else None
         check_arguments(trainer, checkpoint, start)
         if args.ignore_data_skip:
@@ -126,7 +126,7 @@ def _plan_for(trainer: Trainer, loader: object, checkpoint: Path | None) -> Plan
     return make_plan(
         args,
         batches_per_epoch=batches,
-        num_examples=examples_in(loader),
+        num_examples=examples,
         start=start,
         steps_of_other_size=steps_of_other_size,
     )

@@ -17,7 +17,9 @@ from kunren.plan import Cursor
 logger = logging.getLogger(__name__)
 
 
-def read_cursor(folder: Path, state: TrainerState, batches_per_epoch: int | None, args: Any) -> tuple[Cursor, bool]:
+def read_cursor(
+    folder: Path, state: TrainerState, batches_per_epoch: int | None, num_examples: int | None, args: Any
+) -> tuple[Cursor, bool]:
     """The cursor of a checkpoint, and whether its steps were of another size than this run's.
 
     A checkpoint of transformers has no cursor: there it follows from the step and from the sizes of this run.
@@ -29,6 +31,7 @@ def read_cursor(folder: Path, state: TrainerState, batches_per_epoch: int | None
     epoch, done, rows = saved["epoch"], saved["batches_done"], saved["rows_before"]
     if saved["batch_size"] != batch_size:  # the same rows in the same order: counted, not batched
         done, rows = 0, rows + done * saved["batch_size"]
+        rows = rows if num_examples is None else min(rows, num_examples)  # an epoch's last batch may be smaller
     changed = (saved["batch_size"], saved["accumulation_steps"]) != (batch_size, accumulation)
     return Cursor(epoch, done, saved["epoch_ended"], saved["broken_off"], rows), changed
 
