@@ -3,8 +3,8 @@
     python benchmarks/checkpoint_stall.py [--rounds 5] [--write]
 
 All systems save the same live tensors in turn. The unit is one copy of all of them into memory that is there already:
-nothing that hands over a consistent state can be faster. What is in the page cache is written and dropped between two
-saves. Needs 6 GiB of memory and 3 GiB of disk.
+nothing that hands over a consistent state can be faster. What is in the page cache is written, and the files deleted,
+between two saves. Needs 8 GiB of memory and 3 GiB of disk.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ class State:
 def live_state(layers: int) -> State:
     """GPT-2 after one step of AdamW, as in the middle of a training."""
     from transformers import GPT2Config, GPT2LMHeadModel
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     torch.manual_seed(0)
     model = GPT2LMHeadModel(GPT2Config(n_layer=layers))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
