@@ -173,14 +173,7 @@ def test_folder_that_cannot_be_written(
     check(folder, ended.output, undisturbed(**SETTINGS))
 
 
-@pytest.mark.parametrize(
-    "asynchronous",
-    [
-        pytest.param(True, marks=pytest.mark.xfail(strict=True, reason="the best is named before it is there")),
-        False,
-    ],
-    ids=["async", "sync"],
-)
+@pytest.mark.parametrize("asynchronous", [True, False], ids=["async", "sync"])
 def test_best_of_the_saved_when_the_last_save_fails(
     asynchronous: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

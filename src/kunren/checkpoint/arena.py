@@ -22,37 +22,41 @@ class Arena:
     def __init__(self) -> None:
         self._blocks: list[torch.Tensor] = []
         self._block, self._offset = 0, 0
-        self._copies: dict[tuple[Any, ...], torch.Tensor] = {}
+        self._places: dict[tuple[Any, ...], torch.Tensor] = {}
+        self._pairs: dict[tuple[torch.dtype, torch.device], list[tuple[torch.Tensor, torch.Tensor]]] = {}
 
     def begin(self) -> None:
         """Start a snapshot: what the one before it held may be overwritten from now on."""
         self._block = self._offset = 0
-        self._copies = {}
+        self._places = {}
 
-    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy in the arena, without gaps. The same memory, seen the same way, is copied once."""
+    def place(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Where the copy of a tensor will be once `fill` is called. The same memory, seen the same way, is one copy."""
         tensor = tensor.detach()
-        if tensor.device.type == "meta" or tensor.layout != torch.strided or tensor.numel() == 0:
+        if tensor.device.type == "meta" or tensor.layout != torch.strided or tensor.numel() < 2:
             return tensor.clone()
         key = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
-        if key in self._copies:
-            return self._copies[key]
+        if key in self._places:
+            return self._places[key]
         # On a storage of its own: torch.save writes the whole storage of a tensor, which here would be the block.
         memory = self._room(tensor.numel() * tensor.element_size())
+        # Without gaps, and in the same order in memory: fused optimizers go through moments and weights side by side.
+        strides = tensor.stride()
+        if not tensor.is_contiguous():
+            strides = torch.empty_like(tensor, device="meta", memory_format=torch.preserve_format).stride()
         target = torch.empty(0, dtype=tensor.dtype)
-        # The same order in memory: fused optimizers go through moments and weights side by side.
-        strides = torch.empty_like(tensor, device="meta", memory_format=torch.preserve_format).stride()
         target.set_(memory, 0, tensor.shape, strides)
-        target.copy_(tensor, non_blocking=True)
-        self._copies[key] = target
-        copied: torch.Tensor = target
-        return copied
+        self._places[key] = target
+        self._pairs.setdefault((tensor.dtype, tensor.device), []).append((target, tensor))
+        return target
 
-    def finish(self) -> None:
-        """Wait until copies from devices have arrived."""
-        if any(key[0].type == "cuda" for key in self._copies):
+    def fill(self) -> None:
+        """Copy everything that has been given a place, and wait until copies from devices have arrived."""
+        for pairs in self._pairs.values():
+            torch._foreach_copy_([target for target, _ in pairs], [source for _, source in pairs], non_blocking=True)
+        if any(device.type == "cuda" for _, device in self._pairs):
             torch.cuda.synchronize()
-        self._copies = {}
+        self._pairs = {}
 
     def _room(self, size: int) -> torch.UntypedStorage:
         rounded = -(-size // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
@@ -69,13 +73,22 @@ class Arena:
 
 
 def snapshot(value: Any, arena: Arena) -> Any:
-    """`value` with every tensor replaced by its copy in the arena; dicts, lists and tuples are made anew."""
+    """`value` with every tensor replaced by its copy in the arena; dicts, lists and tuples are made anew.
+
+    The copies are made before this returns: whoever saves may put other weights in place only for so long.
+    """
+    placed = _placed(value, arena)
+    arena.fill()
+    return placed
+
+
+def _placed(value: Any, arena: Arena) -> Any:
     if isinstance(value, torch.Tensor):
-        return arena.copy(value)
+        return arena.place(value)
     if isinstance(value, Mapping):
-        items = {key: snapshot(item, arena) for key, item in value.items()}
+        items = {key: _placed(item, arena) for key, item in value.items()}
         return items if type(value) is dict else type(value)(items)  # type: ignore[call-arg]
     if isinstance(value, (list, tuple)):
-        parts = [snapshot(item, arena) for item in value]
+        parts = [_placed(item, arena) for item in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     return value

@@ -13,7 +13,7 @@ import errno
 import hashlib
 import mmap
 import os
-from concurrent.futures import Future, ThreadPoolExecutor
+import threading
 from pathlib import Path
 from typing import Any, final
 
@@ -38,8 +38,7 @@ class DirectFile:
         self._half = BUFFER_BYTES // 2
         self._bytes = numpy.frombuffer(self._memory, numpy.uint8)
         self._filling, self._filled = 0, 0
-        self._pool = ThreadPoolExecutor(2, thread_name_prefix="kunren-checkpoint-file")
-        self._pending: list[Future[None]] = []
+        self._hashing: threading.Thread | None = None
         self._descriptor = self._open()
 
     def _open(self) -> int:
@@ -71,18 +70,26 @@ class DirectFile:
         """Nothing: what is not a whole block cannot be written before the end."""
 
     def _hand_over(self, count: int) -> None:
-        """Hash and write the half that is full, while the other one is filled."""
+        """Write the half that is full; it is hashed meanwhile, and while the other one is filled."""
         self._wait()
         start = self._filling * self._half
         part = memoryview(self._memory)[start : start + count]
-        whole_blocks = memoryview(self._memory)[start : start + -(-count // BLOCK_BYTES) * BLOCK_BYTES]
-        self._pending = [self._pool.submit(self._digest.update, part), self._pool.submit(self._write, whole_blocks)]
+        self._hash(part)
+        self._write(memoryview(self._memory)[start : start + -(-count // BLOCK_BYTES) * BLOCK_BYTES])
         self._filling, self._filled = 1 - self._filling, 0
 
+    def _hash(self, part: memoryview) -> None:
+        try:
+            self._hashing = threading.Thread(target=self._digest.update, args=(part,), name="kunren-checkpoint-digest")
+            self._hashing.start()
+        except RuntimeError:  # Python starts no thread any more when it is about to end
+            self._hashing = None
+            self._digest.update(part)
+
     def _wait(self) -> None:
-        pending, self._pending = self._pending, []
-        for future in pending:
-            future.result()
+        if self._hashing is not None:
+            self._hashing.join()
+            self._hashing = None
 
     def _write(self, view: memoryview) -> None:
         while len(view):
@@ -129,7 +136,6 @@ class DirectFile:
     def _release(self) -> None:
         os.close(self._descriptor)
         self._descriptor = -1
-        self._pool.shutdown()
 
     def sha256(self) -> str:
         """The digest of what was written; after `close`."""

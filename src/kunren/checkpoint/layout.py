@@ -84,7 +84,12 @@ def problems(folder: str | Path, digests: bool = False) -> list[str]:
     folder = Path(folder)
     if not folder.is_dir():
         return ["it is not a folder" if folder.exists() else "it does not exist"]
-    found = verify(folder, digests) if (folder / MANIFEST_NAME).exists() else _problems_without_manifest(folder)
+    if (folder / MANIFEST_NAME).exists():
+        found = verify(folder, digests)
+    elif (folder / CURSOR_NAME).exists():
+        found = [f"{MANIFEST_NAME} is missing"]  # one of kunren's, of which nothing can be verified any more
+    else:
+        found = _problems_without_manifest(folder)
     if not (folder / TRAINER_STATE_NAME).is_file():
         found.append(f"{TRAINER_STATE_NAME} is missing")
     return list(dict.fromkeys(found))

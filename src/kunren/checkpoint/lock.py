@@ -61,7 +61,8 @@ class RunLock:
     def release(self) -> None:
         """Let go, and leave no file behind."""
         if self.is_held:
-            with contextlib.suppress(OSError):
+            # AttributeError: an abandoned run may be ended while Python takes its modules apart.
+            with contextlib.suppress(OSError, AttributeError):
                 self.path.unlink()
             self._forget()
 

@@ -24,40 +24,54 @@ class CheckpointSaver:
         self._arena = Arena()
         self._writer = BackgroundWriter()
 
-    def save(self, final: Path, write: Callable[[Path], None], published: Callable[[], None]) -> None:
-        """Let `write` fill the folder, then publish it as `final` and call `published`.
+    def save(
+        self, final: Path, write: Callable[[Path], None], published: Callable[[], None], failed: Callable[[], None]
+    ) -> None:
+        """Let `write` fill the folder, then publish it as `final` and call `published`, or else `failed`.
 
-        Asynchronously, this returns as soon as all tensors are copied. What fails later is logged, leaves the older
-        checkpoints as they were, and is raised by the next `wait` unless it was the disk.
+        Asynchronously, this returns as soon as all tensors are copied. What the disk refuses later is logged and leaves
+        the older checkpoints as they were; any other error is raised by the next `wait`.
         """
         self.wait()
         publication = Publication(final)
         if not self.asynchronous:
-            with publication:
-                sink = WriteNow()
-                with into(sink):
-                    write(publication.folder)
-                publication.publish(sink.digests)
+            try:
+                with publication:
+                    sink = WriteNow()
+                    with into(sink):
+                        write(publication.folder)
+                    publication.publish(sink.digests)
+            except BaseException:
+                failed()
+                raise
             published()
             return
         later = WriteLater(self._arena)
-        with publication.kept_open():
-            with into(later):
+        try:
+            with publication.kept_open(), into(later):
                 write(publication.folder)
-            self._arena.finish()
-        self._writer.submit(lambda: _finish(publication, later, published))
+        except BaseException:
+            failed()
+            raise
+        self._writer.submit(lambda: _finish(publication, later, published, failed))
 
     def wait(self) -> None:
         """Return when the last checkpoint is published, or has failed."""
         self._writer.wait()
 
 
-def _finish(publication: Publication, later: WriteLater, published: Callable[[], None]) -> None:
+def _finish(
+    publication: Publication, later: WriteLater, published: Callable[[], None], failed: Callable[[], None]
+) -> None:
     try:
         with publication:
             later.write()
             publication.publish(later.digests)
     except OSError as problem:
+        failed()
         logger.error("A checkpoint could not be saved; the older ones stay, and the training goes on: %s", problem)
         return
+    except BaseException:
+        failed()
+        raise
     published()

@@ -116,9 +116,13 @@ def commit(temporary: Path, final: Path, digests: Mapping[Path, str] | None = No
     manifest = temporary / MANIFEST_NAME
     write_json(manifest, {"format": MANIFEST_FORMAT, "files": files})
     _digest(manifest, flush=True)
-    for folder, _, _ in os.walk(temporary, topdown=False):
+    for folder, _, _ in os.walk(temporary, topdown=False, onerror=_raise):
         _flush_folder(Path(folder))
     _rename_into_place(temporary, final)
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def verify(folder: Path, digests: bool) -> list[str]:
@@ -285,7 +289,7 @@ def _told_where(error: BaseException, final: Path) -> OSError | None:
     if number is None:
         return None
     reason = str(error) if isinstance(error, OSError) else os.strerror(number)
-    if number in _NO_SPACE:
+    if number in _NO_SPACE - {errno.EFBIG}:
         reason = f"{os.strerror(number)}, {_free_bytes(final.parent) >> 20} MiB are free"
     return OSError(number, f"{final.name} cannot be saved in {final.parent}: {reason}")
 
@@ -297,7 +301,7 @@ def _system_error_number(error: BaseException) -> int | None:
     if text := re.search(r"\(os error (\d+)\)", str(error)):
         return int(text[1])
     hidden = error.__cause__ or error.__context__
-    if isinstance(hidden, OSError) and hidden.errno in _NO_SPACE:
+    if isinstance(hidden, OSError) and isinstance(error, RuntimeError):
         return hidden.errno
     return None
 

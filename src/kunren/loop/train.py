@@ -99,8 +99,9 @@ def settle(run: Run, do: TrainHooks) -> None:
         if run.save_at_new_best:
             control.should_save = control.should_save or is_new_best
     if control.should_save:
-        do.save_in_training()
-        run.fire("on_save")
+        if do.save_in_training():
+            run.fire("on_save")
+        control.should_save = False
 
 
 def evaluate(run: Run, do: TrainHooks) -> bool:

@@ -9,9 +9,10 @@ from typing import Any, final
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from kunren.arguments import changes
 from kunren.base.state import TrainerState
-from kunren.checkpoint import changes, parts
-from kunren.checkpoint.layout import OPTIMIZER_NAME, OPTIMIZER_NAME_BIN
+from kunren.checkpoint import parts
+from kunren.checkpoint.layout import OPTIMIZER_NAME, OPTIMIZER_NAME_BIN, TRAINING_ARGS_NAME
 from kunren.plan import Cursor
 
 logger = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ def check_arguments(trainer: Any, checkpoint: Path, cursor: Cursor) -> None:
     """Report the arguments that differ from the checkpoint's; ValueError for those it cannot go on with."""
     found = changes.compare(
         parts.load_training_args(checkpoint),
-        trainer.args.to_dict(),
+        parts.plain(trainer.args.to_dict(), TRAINING_ARGS_NAME, unknown=repr),
         mid_epoch=cursor.batches_done + cursor.rows_before > 0 and not cursor.epoch_ended,
         has_optimizer=any((checkpoint / name).is_file() for name in (OPTIMIZER_NAME, OPTIMIZER_NAME_BIN)),
         own_optimizer=not trainer._made_optimizer,

@@ -79,12 +79,19 @@ class SavingSeams(Seams):
     def _load_later(self, folder: Path) -> None:
         """Nothing: the cursor is read before the parts, to plan the run; random numbers before the first batch."""
 
-    def save_in_training(self) -> None:
-        """Save a checkpoint; a disk that fails is reported, leaves the older ones, and does not end the run."""
+    def save_in_training(self) -> bool:
+        """Save a checkpoint; a disk that fails is reported, leaves the older ones, and does not end the run.
+
+        Where a callback wants to hear of saves, the answer is whether there is one; otherwise nobody waits to know.
+        """
         try:
             self._save_checkpoint(self.model, self._trial)
+            if not self.callback_handler.handles("on_save"):
+                return True
+            self._saver.wait()  # who listens finds the checkpoint whole
         except OSError as problem:
             logger.error("The checkpoint of step %d could not be saved: %s", self.state.global_step, problem)
+        return self.state.global_step in self._saved_steps
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         folder = checkpoint_path(self._get_output_dir(trial), self.state.global_step)
@@ -92,27 +99,29 @@ class SavingSeams(Seams):
         self._saver.wait()  # which checkpoint is the best depends on whether the last one came to be
         if not self._has_room(folder.parent):
             return
-        best_before = self.state.best_model_checkpoint
+        state, step, best_before = self.state, self.state.global_step, self.state.best_model_checkpoint
         self._note_best_checkpoint(folder)
-        step = self.state.global_step
         protected = self._best_checkpoints(folder.parent, [*self._saved_steps, step])
 
         def published() -> None:
             if step not in self._saved_steps:
                 self._saved_steps.append(step)
-            limit, best_limit = self.args.save_total_limit, self.args.save_best_limit
-            if best_limit is not None:
-                rotate(folder.parent, limit or 1, protected, up_to_step=step, protected_count=False)
-            else:
-                rotate(folder.parent, limit, protected, up_to_step=step)
+            try:
+                self._rotate(folder.parent, step, protected)
+            except OSError as problem:
+                logger.warning("Old checkpoints in %s could not be removed: %s", folder.parent, problem)
 
-        try:
-            self._saver.save(folder, self._save_parts, published)
-        except BaseException:
-            self.state.best_model_checkpoint = best_before
-            raise
-        if self.callback_handler.handles("on_save"):
-            self._saver.wait()  # who listens finds the checkpoint whole
+        def failed() -> None:
+            state.best_model_checkpoint = best_before
+
+        self._saver.save(folder, self._save_parts, published, failed)
+
+    def _rotate(self, folder: Path, step: int, protected: list[Path]) -> None:
+        limit, best_limit = self.args.save_total_limit, self.args.save_best_limit
+        if best_limit is not None:
+            rotate(folder, limit or 1, protected, up_to_step=step, protected_count=False)
+        else:
+            rotate(folder, limit, protected, up_to_step=step)
 
     def _has_room(self, folder: Path) -> bool:
         """Whether the disk can take another checkpoint; if not, this save is left out, and the next one tries again."""

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from kunren.base.text_table import text_table
-from kunren.checkpoint.layout import TRAINING_ARGS_NAME
-from kunren.checkpoint.parts import plain
 
 # What leaves the numbers of training and what is kept of them as they are. Names that stand nowhere in this file (of a
 # subclass of TrainingArguments, of another version) are reported: nobody here knows what they do.
@@ -93,7 +91,6 @@ def compare(
     """
     if saved is None:
         return []
-    saved, now = (plain(each, TRAINING_ARGS_NAME, unknown=repr) for each in (saved, now))
     changes = []
     for name in now:
         if name not in saved or _same(saved[name], now[name]) or _without_effect(name, saved, now):

@@ -10,8 +10,8 @@ import numpy
 import pytest
 
 import kunren
+from kunren.arguments.changes import Change, check, compare, table
 from kunren.checkpoint import parts
-from kunren.checkpoint.changes import Change, check, compare, table
 
 
 def arguments(**settings: Any) -> dict[str, Any]:
