@@ -6,7 +6,7 @@ import inspect
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any
@@ -35,10 +35,11 @@ from kunren.seams.saving import SavingSeams
 from kunren.seams.validation import (
     adapt_old_signatures,
     check_construction,
-    missing_attribute,
+    complete,
     name_is_overridden,
     processing_class_from,
     refuse_ignored_overrides,
+    refuse_later_methods,
 )
 
 logger = logging.getLogger(__name__)
@@ -71,7 +72,7 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
         preprocess_logits_for_metrics: Callable[[Any, Any], Any] | None = None,
         **legacy: Any,
     ) -> None:
-        self.args = args if args is not None else TrainingArguments(output_dir="trainer_output")
+        self.args = complete(args) if args is not None else TrainingArguments(output_dir="trainer_output")
         self.processing_class = processing_class_from(processing_class, legacy, inspect.signature(Trainer).parameters)
         self.model_init = model_init
         self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
@@ -88,7 +89,7 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
         self._made_optimizer = self._made_scheduler = False
         epsilon = self.args.label_smoothing_factor
         self.label_smoother = LabelSmoother(epsilon) if epsilon > 0 else None
-        self._start_afresh()
+        self._declare_run_attributes()
         self.adopt_model(model if model is not None else self.call_model_init())
 
         self.state = TrainerState(
@@ -105,13 +106,15 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
         )
         self.fire("on_init_end")
 
-    def _start_afresh(self) -> None:
+    def _declare_run_attributes(self) -> None:
         """The attributes that runs and evaluations come to fill."""
         self._output_dir = os.path.abspath(str(self.args.output_dir))  # the script may change its folder meanwhile
         self._train_batch_size = self.args.train_batch_size
         self.current_gradient_accumulation_steps = self.args.gradient_accumulation_steps
         self.current_flos = 0.0
         self.window_is_empty = False
+        self._train_output: TrainOutput
+        self.was_interrupted = False  # whether a signal or the clock ended the last run before its end
         self._globalstep_last_logged = 0
         self._undo: list[Callable[[], None]] = []
         self._trial: Any = None
@@ -124,7 +127,8 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
         self._saver = CheckpointSaver(self.args.async_save)
 
     def __getattr__(self, name: str) -> Any:
-        raise missing_attribute(type(self).__name__, name)
+        refuse_later_methods(name)
+        return object.__getattribute__(self, name)  # raises what really happened, in a property for example
 
     # ---- the model and what it is computed on
 
@@ -139,7 +143,7 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
         self.shifts_labels = shifts_labels(model)
         self.main_input_name = getattr(unwrap(model), "main_input_name", "input_ids")
         # Only models that document the count are handed it: any other `**kwargs` may pass it on to something that
-        # refuses it. Weighting gives the same update either way.
+        # refuses it, and a mean loss is weighted to the same update.
         documented = is_pretrained(model) or "num_items_in_batch" in self.signature.names
         accepts = getattr(unwrap(model), "accepts_loss_kwargs", None)
         self.model_accepts_loss_kwargs = (
@@ -208,8 +212,11 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
         resume_from_checkpoint: str | bool | None = None,
         trial: Any = None,
         ignore_keys_for_eval: list[str] | None = None,
-    ) -> Iterator[int]:
-        """`train()` as a generator: yields the step number after every optimizer step; look at the run, and go on."""
+    ) -> Generator[int, None, TrainOutput]:
+        """`train()` as a generator: yields the step number after every optimizer step; look at the run, and go on.
+
+        Leaving it early (`break`, `close()`) ends the run where it is: nothing is saved that was not asked for.
+        """
         self.is_in_train = True
         self._trial, self._ignore_keys_for_eval = trial, ignore_keys_for_eval
         try:
@@ -217,13 +224,16 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
             run.start_time = time.time()
             yield from training_steps(run, self)
             self._train_output = finish_run(self, run)
+            return self._train_output
         finally:
             self.engine.zero_gradients()  # of a window that was broken off
-            self._saver.wait()
-            self.is_in_train = False
-            self._run = None
-            while self._undo:
-                self._undo.pop()()
+            try:
+                self._saver.wait()
+            finally:
+                self.is_in_train = False
+                self._run = None
+                while self._undo:
+                    self._undo.pop()()
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         """Forward and backward of one micro-batch; returns its share of the loss, detached.
@@ -237,7 +247,8 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
     ) -> Any:
         """The loss of a batch, and the outputs with `return_outputs`. Return the mean over the batch.
 
-        A loss that divides by `num_items_in_batch` instead, the count of the whole window, is recognised as such.
+        A loss that divides by `num_items_in_batch` instead, the count of the whole window, is recognised as such: with
+        accumulation, the first batch of a run is computed two or three times for that. `loss_is_scaled_for_ga` tells.
         """
         loss, outputs = compute_loss(self, model, inputs, num_items_in_batch)
         return (loss, outputs) if return_outputs else loss

@@ -127,7 +127,7 @@ def _this_process() -> dict[str, Any]:
 def _told(path: Path, owner: dict[str, Any]) -> str:
     who = "process {pid} on {host}, since {started}".format(**{"pid": "?", "host": "?", "started": "?", **owner})
     if all(owner.get(key) == value for key, value in _this_process().items() if key != "started"):
-        who = f"another run of this process ({who})"
+        who = f"another run of this process ({who}), perhaps a `steps()` that was left without `close()`"
     return (
         f"{path.parent} is in use by {who}: two runs would delete each other's checkpoints. Wait until it has ended "
         "or stop it, or choose another output_dir."

@@ -25,15 +25,16 @@ class CheckpointSaver:
         self._writer = BackgroundWriter()
 
     def save(
-        self, final: Path, write: Callable[[Path], None], published: Callable[[], None], failed: Callable[[], None]
+        self, target: Path, write: Callable[[Path], None], published: Callable[[], None], failed: Callable[[], None]
     ) -> None:
-        """Let `write` fill the folder, then publish it as `final` and call `published`, or else `failed`.
+        """Let `write` fill the folder, then publish it as `target` and call `published`, or else `failed`.
 
-        Asynchronously, this returns as soon as all tensors are copied. What the disk refuses later is logged and leaves
-        the older checkpoints as they were; any other error is raised by the next `wait`.
+        Asynchronously, this returns as soon as all tensors are copied, and the two are called in the writer's thread.
+        What the disk refuses later is logged and leaves the older checkpoints as they were; any other error is raised
+        by the next `wait`.
         """
         self.wait()
-        publication = Publication(final)
+        publication = Publication(target)
         if not self.asynchronous:
             try:
                 with publication:

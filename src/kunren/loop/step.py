@@ -37,6 +37,10 @@ class StepHooks(Protocol):
 
     def compute_loss_context_manager(self) -> AbstractContextManager[Any]: ...
 
+    def silenced(self) -> AbstractContextManager[None]:
+        """Inside, neither callbacks nor the log hear of anything."""
+        ...
+
     def compute_loss(
         self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any: ...
@@ -53,12 +57,10 @@ def training_step(do: StepHooks, model: nn.Module, inputs: Any, num_items_in_bat
     if do.window_is_empty or is_zero(counted):
         return _skipped(do)
     inputs = do._prepare_inputs(inputs)
-    unknown = window > 1 and do.loss_scale.uses_count is None and num_items_in_batch is not None
-    other = _loss_of_twice_the_count(do, model, inputs, num_items_in_batch) if unknown else None
+    if window > 1 and do.loss_scale.uses_count is None and num_items_in_batch is not None:
+        _learn_scale(do, model, inputs, num_items_in_batch)
     with do.compute_loss_context_manager():
-        loss = do.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
-    if other is not None:
-        do.loss_scale.learn(loss, other)
+        loss = checked(do.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch))
     if window > 1 and not do.loss_scale.uses_count:
         loss = loss / window if counted is None else weighted(loss, counted, num_items_in_batch)
     do.engine.backward(loss)
@@ -66,11 +68,25 @@ def training_step(do: StepHooks, model: nn.Module, inputs: Any, num_items_in_bat
     return detached
 
 
-def _loss_of_twice_the_count(do: StepHooks, model: nn.Module, inputs: Any, count: Any) -> torch.Tensor:
-    copy = getattr(inputs, "copy", None)  # an override may take the labels out
-    inputs = copy() if callable(copy) else inputs
-    with without_trace(model), do.compute_loss_context_manager():
-        loss: torch.Tensor = do.compute_loss(model, inputs, num_items_in_batch=2 * count)
+def _learn_scale(do: StepHooks, model: nn.Module, inputs: Any, count: Any) -> None:
+    """Find out, in a run's first window, whether the loss divides by the count; see `losses/weighting.py`."""
+
+    def loss_of(count: Any) -> float:
+        copy = getattr(inputs, "copy", None)  # an override may take the labels out
+        with without_trace(model), do.silenced(), do.compute_loss_context_manager():
+            loss = do.compute_loss(model, copy() if callable(copy) else inputs, num_items_in_batch=count)
+        return float(checked(loss).detach())
+
+    assumed = do.model_accepts_loss_kwargs or do.compute_loss_func is not None
+    do.loss_scale.learn(loss_of(count), loss_of(2 * count), lambda: loss_of(count), assumed)
+
+
+def checked(loss: Any) -> torch.Tensor:
+    """A loss that can be gone back from: one number, in a tensor. TypeError or ValueError otherwise."""
+    if not isinstance(loss, torch.Tensor):
+        raise TypeError(f"compute_loss returned {type(loss).__name__}: it has to return the loss, a tensor.")
+    if loss.dim() > 0 and loss.numel() != 1:
+        raise ValueError(f"compute_loss returned a tensor of shape {tuple(loss.shape)}: reduce it to a single number.")
     return loss
 
 
@@ -112,7 +128,8 @@ def _own_loss(outputs: Any, model: nn.Module, inputs: Any) -> torch.Tensor:
         loss = getattr(outputs, "loss", outputs)
     if isinstance(loss, torch.Tensor) and loss.numel() == 1:
         return loss if loss.dim() == 0 else loss.reshape(())
-    names = ", ".join(map(str, inputs)) if isinstance(inputs, Mapping) else type(inputs).__name__
+    given = [str(name) for name in inputs if name != "num_items_in_batch"] if isinstance(inputs, Mapping) else []
+    names = ", ".join(given) or type(inputs).__name__
     if isinstance(loss, torch.Tensor):
         raise ValueError(
             f"{type(model).__name__} returned a loss of shape {tuple(loss.shape)}: it has to be a single number. "
@@ -121,7 +138,8 @@ def _own_loss(outputs: Any, model: nn.Module, inputs: Any) -> torch.Tensor:
     if isinstance(loss, (int, float)):
         raise ValueError(f"{type(model).__name__} returned the number {loss!r} as its loss: it has to be a tensor.")
     keys = ", ".join(map(str, outputs)) if isinstance(outputs, Mapping) else type(outputs).__name__
-    missing = "" if "label" in names else " There are no labels among the inputs: name the target column `labels`."
+    labelled = any(name.startswith("label") for name in given)
+    missing = "" if labelled else " There are no labels among the inputs: name the target column `labels`."
     raise ValueError(
         f"{type(model).__name__} returned no loss, only: {keys}. It was given: {names}.{missing} Otherwise let forward "
         "return a dict with the key 'loss', or pass `compute_loss_func` to the Trainer."

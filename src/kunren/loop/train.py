@@ -53,6 +53,7 @@ def training_steps(run: Run, do: TrainHooks) -> Iterator[int]:
                 run.requests.obey(control)
             settle(run, do)  # log, evaluate, save: what the callbacks asked for, always in this order
             yield state.global_step
+            settle(run, do)  # what whoever iterates the steps asked for meanwhile
             if control.should_stop or state.global_step >= plan.max_steps:
                 exhausted = False
                 break

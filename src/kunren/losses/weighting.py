@@ -3,14 +3,15 @@
 Let a window hold micro-batches with n_1 ... n_k counted labels, N in all. The full batch's loss is the sum of all label
 losses over N. A micro-batch's own mean is its sum over n_i, so mean_i * n_i / N, added up, is exactly that loss,
 whatever the model. A model (or a user's loss function) that divides by the count it is handed has done the same
-already. Which of the two a loss is shows in its value: it is computed once more with twice the count, and either it
-changes or it does not.
+already. Which of the two a loss is shows in its value: it is computed once more with twice the count, which halves it
+or leaves it as it is. What lies between, a loss that draws noise of its own or that has a second term, is settled by a
+third computation, and by what transformers assumes if that is not the first again.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import final
 
@@ -20,8 +21,7 @@ from torch import nn
 from kunren.base.random_state import preserved
 from kunren.losses.counting import Count
 
-# Dividing by twice the count halves a loss; a second computation of the same loss differs by rounding only.
-_CHANGED_BY = 0.01
+_LIKE = 0.01  # a second computation of one number differs by less
 
 
 @final
@@ -31,21 +31,45 @@ class LossScale:
     def __init__(self, uses_count: bool | None = None) -> None:
         self.uses_count = uses_count
 
-    def learn(self, loss: torch.Tensor, loss_of_twice_the_count: torch.Tensor) -> None:
-        """Compare two losses of one batch; a loss of zero, or one that is not finite, tells nothing."""
-        once, twice = float(loss.detach().sum()), float(loss_of_twice_the_count.detach().sum())
-        if math.isfinite(once) and math.isfinite(twice) and once != 0.0:
-            self.uses_count = abs(twice - once) > _CHANGED_BY * abs(once)
+    def learn(self, loss: float, of_twice_the_count: float, again: Callable[[], float], assumed: bool) -> None:
+        """Compare the loss of a batch with that of twice the count, and, where that is not clear, with itself.
+
+        A loss of zero, or one that is not finite, tells nothing. `assumed` is the answer for a loss that is never the
+        same twice.
+        """
+        if not (math.isfinite(loss) and math.isfinite(of_twice_the_count)) or loss == 0.0:
+            return
+        if _alike(of_twice_the_count, loss):
+            self.uses_count = False
+        elif _alike(2 * of_twice_the_count, loss) or _alike(again(), loss):
+            self.uses_count = True
+        else:
+            self.uses_count = assumed
+
+
+def _alike(one: float, other: float) -> bool:
+    return abs(one - other) <= _LIKE * abs(other)
 
 
 @contextmanager
 def without_trace(model: nn.Module) -> Iterator[None]:
-    """Compute something with a training model such that neither it nor any random number shows it afterwards."""
-    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    with preserved(), torch.no_grad():
-        yield
-        for buffer, value in buffers:  # running statistics of norms
-            buffer.copy_(value)
+    """Compute something with a training model such that its buffers and the global generators do not show it.
+
+    What else a loss may change (a counter of the user's, a generator of its own) is out of reach.
+    """
+    buffers = [
+        (module, name, buffer, buffer.detach().clone())
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
+    try:
+        with preserved():
+            yield
+    finally:
+        for module, name, buffer, value in buffers:  # running statistics of norms, say; some are assigned anew
+            buffer.data.copy_(value)
+            module._buffers[name] = buffer
 
 
 def weighted(loss: torch.Tensor, counted: Count, window_count: Count) -> torch.Tensor:

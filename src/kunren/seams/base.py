@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,15 @@ class Seams:
         if self._is_silent:
             return
         self.control = self.callback_handler.call_event(event, self.args, self.state, self.control, **details)
+
+    @contextmanager
+    def silenced(self) -> Iterator[None]:
+        """Inside, neither callbacks nor the log hear of anything: something is only tried."""
+        before, self._is_silent = self._is_silent, True
+        try:
+            yield
+        finally:
+            self._is_silent = before
 
     def is_asked_to_stop(self) -> bool:
         """Whether a signal or the clock has asked the training that is going on to stop."""

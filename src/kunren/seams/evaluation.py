@@ -170,14 +170,14 @@ class EvaluationSeams(DataSeams, OptimizationSeams, Seams):
             logger.debug("%s", problem)
 
     def _metrics_of_first_batch(self, name: str | None, prefix: str) -> dict[str, Any]:
-        self._is_silent, in_train = True, self.is_in_train
+        in_train = self.is_in_train
         self.is_in_train = False  # an error in the metrics has to be seen here
         try:
-            with preserved():
+            with preserved(), self.silenced():
                 first = next(iter(self.get_eval_dataloader(name)))
                 output = self.evaluation_loop([first], "Check", self.compute_metrics is None, None, prefix)
         finally:
-            self._is_silent, self.is_in_train = False, in_train
+            self.is_in_train = in_train
         return dict(output.metrics or {})
 
 

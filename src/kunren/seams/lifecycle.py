@@ -34,19 +34,19 @@ logger = logging.getLogger(__name__)
 
 
 def prepare_run(trainer: Trainer, resume_from_checkpoint: str | bool | None) -> Run:
-    """Resume or not, data, plan, optimizer: everything the loop works with, in the order of the flow chart."""
+    """Resume or not, data, plan, optimizer: everything the loop works with, in this order."""
     args = trainer.args
     check_training(trainer)
     resume = resume_from_checkpoint if resume_from_checkpoint is not None else args.resume_from_checkpoint
     trainer.prepare_loss_scale()
-    _decide_what_is_made(trainer)
+    _note_who_makes_the_optimizer(trainer)
     saves = args.save_strategy != "no" or args.save_minutes is not None or args.max_minutes is not None
     if saves and args.should_save:
         lock = RunLock(trainer.run_folder())
         lock.acquire()
         trainer._undo.append(lock.release)
     clean_leftovers(trainer.run_folder())  # also puts back a checkpoint whose replacement was cut off
-    checkpoint = layout.resolve(_as_bool(resume), trainer.run_folder())
+    checkpoint = layout.resolve(_resume_request(resume), trainer.run_folder())
     if checkpoint is None and args.save_strategy != "no":
         _warn_of_other_run(trainer.run_folder())
     if trainer.model_init is not None:
@@ -59,7 +59,7 @@ def prepare_run(trainer: Trainer, resume_from_checkpoint: str | bool | None) -> 
     plan = _plan_for(trainer, loader, checkpoint)
     _start_state(trainer, plan)
     _switch_features_on(trainer)
-    _make_optimizer(trainer, plan)
+    trainer.create_optimizer_and_scheduler(num_training_steps=plan.max_steps)
     assert trainer.optimizer is not None
     trainer.model_wrapped = trainer.engine.prepare(_compiled(trainer), trainer.optimizer)
 
@@ -105,7 +105,7 @@ def _warn_of_other_run(folder: Path) -> None:
         )
 
 
-def _as_bool(resume: str | bool | None) -> str | bool | None:
+def _resume_request(resume: Any) -> str | os.PathLike[str] | bool | None:
     """Command lines and YAML files give these words as strings."""
     words = {"true": True, "false": False, "": False, "none": None}
     if resume is not None and not isinstance(resume, (bool, str, os.PathLike)):
@@ -169,16 +169,12 @@ def _compiled(trainer: Trainer) -> nn.Module:
     return features.compiled(trainer.model, args.torch_compile_backend, args.torch_compile_mode)
 
 
-def _decide_what_is_made(trainer: Trainer) -> None:
+def _note_who_makes_the_optimizer(trainer: Trainer) -> None:
+    """A second `train()` goes on with the optimizer there is, moments included, under a new schedule of kunren's."""
     if trainer._made_scheduler:
         trainer.lr_scheduler = None
     trainer._made_optimizer = trainer._made_optimizer or trainer.optimizer is None
     trainer._made_scheduler = trainer._made_scheduler or trainer.lr_scheduler is None
-
-
-def _make_optimizer(trainer: Trainer, plan: Plan) -> None:
-    """A second `train()` goes on with the optimizer there is, moments included, under a new schedule of kunren's."""
-    trainer.create_optimizer_and_scheduler(num_training_steps=plan.max_steps)
 
 
 def _resume(trainer: Trainer, run: Run, checkpoint: Path) -> None:
@@ -213,6 +209,13 @@ def finish_run(trainer: Trainer, run: Run) -> TrainOutput:
     trainer._saver.wait()
     if trainer.args.load_best_model_at_end:
         trainer._load_best_model()
+    trainer.was_interrupted = run.requests is not None and run.requests.stop and state.global_step < plan.max_steps
+    if trainer.was_interrupted:
+        logger.warning(
+            "Stopped at step %d of %d, as asked. Go on with train(resume_from_checkpoint=True).",
+            state.global_step,
+            plan.max_steps,
+        )
     trainer.fire("on_train_end")
     trainer.callback_handler.train_dataloader = None
     return TrainOutput(state.global_step, metrics["train_loss"], metrics)

@@ -18,6 +18,8 @@ class ReportingSeams(Seams):
 
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
         """Add epoch and step to `logs`, keep them in the history and hand them to the callbacks."""
+        if self._is_silent:
+            return
         logs["epoch"] = self.state.epoch
         if str(self.args.include_num_input_tokens_seen) != "no":
             logs["num_input_tokens_seen"] = self.state.num_input_tokens_seen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import logging
@@ -15,6 +16,7 @@ from typing import Any
 from torch import nn
 from torch.utils.data import DataLoader
 
+from kunren.arguments import TrainingArguments
 from kunren.base.names import did_you_mean
 from kunren.data.loaders import has_length
 from kunren.seams.data import DataSeams
@@ -91,11 +93,19 @@ def processing_class_from(processing_class: Any, legacy: dict[str, Any], known: 
     return processing_class
 
 
+def complete(args: Any) -> Any:
+    """Arguments of transformers' own class get kunren's further fields, at their defaults."""
+    if isinstance(args, type) or not hasattr(args, "gradient_accumulation_steps"):
+        raise TypeError(f"args has to be a TrainingArguments object, not {type(args).__name__}.")
+    for item in dataclasses.fields(TrainingArguments):
+        if not hasattr(args, item.name):
+            setattr(args, item.name, item.default)
+    return args
+
+
 def check_construction(trainer: Any, model: nn.Module | None) -> None:
     """What cannot work together, told at construction."""
     args = trainer.args
-    if isinstance(args, type) or not hasattr(args, "gradient_accumulation_steps"):
-        raise TypeError(f"args has to be a TrainingArguments object, not {args!r}.")
     _check_model(trainer, model)
     if trainer.optimizer is not None and trainer.optimizer_cls_and_kwargs is not None:
         raise ValueError("Give either `optimizers` or `optimizer_cls_and_kwargs`, not both.")
@@ -134,18 +144,17 @@ def _check_model(trainer: Any, model: Any) -> None:
         raise ValueError("Give either `model` or `model_init`, not both.")
     if model is not None and not isinstance(model, nn.Module):
         raise TypeError(
-            f"model has to be a torch.nn.Module, not {type(model).__name__} ({model!r}); a function that returns a "
+            f"model has to be a torch.nn.Module, not {type(model).__name__} ; a function that returns a "
             "model goes into `model_init`."
         )
     if trainer.model_init is not None and trainer.optimizer is not None:
         raise ValueError("With model_init an optimizer cannot be given: it would hold the weights of another model.")
 
 
-def missing_attribute(class_name: str, name: str) -> AttributeError:
-    """What reading an attribute that is not there raises: it tells what comes later from what never was."""
+def refuse_later_methods(name: str) -> None:
+    """AttributeError for a method that transformers' Trainer has and this one will have."""
     if name in _LATER_METHODS:
-        return AttributeError(f"{name} comes with a later version of kunren.")
-    return AttributeError(f"{class_name!r} object has no attribute {name!r}")
+        raise AttributeError(f"{name} comes with a later version of kunren.")
 
 
 def check_training(trainer: Any) -> None:

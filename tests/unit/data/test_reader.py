@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy
@@ -232,3 +232,53 @@ class Empty(Sampler[Any]):
 
 def test_no_batches_at_all() -> None:
     assert list(BatchReader(loader(batch_sampler=Empty()), seed=5).read(0)) == []
+
+
+class Lazy(Sampler[int]):
+    """Draws each index when it is asked for it, from whichever generator."""
+
+    def __init__(self, rows: int, draw: Callable[[int], int]) -> None:
+        self.rows, self.draw = rows, draw
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(self.rows):
+            yield self.draw(self.rows)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda rows: int(torch.randint(rows, ())),
+        lambda rows: random.randrange(rows),
+        lambda rows: int(numpy.random.randint(rows)),
+    ],
+    ids=["torch", "random", "numpy"],
+)
+def test_sampler_that_draws_as_it_goes(draw: Callable[[int], int], workers: int) -> None:
+    """Its order belongs to the epoch: it does not repeat itself, and a resumed run gets the rest of it."""
+
+    def read(epoch: int, start: int = 0) -> list[list[int]]:
+        lazy = Lazy(24, draw)
+        own = DataLoader(Numbered(), batch_size=4, sampler=lazy, num_workers=workers)
+        reader = BatchReader(own, seed=5)
+        return [[int(row) for row in batch] for batch in reader.read(epoch, start)]
+
+    set_seed(1)
+    whole = read(0)
+    assert len({tuple(batch) for batch in whole}) == len(whole)
+    set_seed(2)
+    assert read(0, 3) == whole[3:]
+    assert read(1) != whole
+
+
+class Numbered(Dataset[int]):
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> int:
+        random.random(), numpy.random.rand(), torch.rand(())  # data code that draws as well
+        return index
