@@ -51,7 +51,7 @@ def answer(loss: Loss, count: float = 3.0, assumed: bool = False) -> bool | None
     losses = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
 
     def of(count: float) -> float:
-        return float(loss(losses, torch.tensor(count)))
+        return loss(losses, torch.tensor(count)).item()
 
     scale = LossScale()
     scale.learn(of(count), of(2 * count), lambda: of(count), assumed)
