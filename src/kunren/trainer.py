@@ -124,7 +124,7 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
         self._eval_dataloaders = {}
         self._merged_decay_parameters = None
         self._saved_steps = []
-        self._saver = CheckpointSaver(self.args.async_save)
+        self._saver = CheckpointSaver(self.args.async_save, self.engine)
 
     def __getattr__(self, name: str) -> Any:
         refuse_later_methods(name)

@@ -24,7 +24,9 @@ class Saving(ArgumentGroup):
     save_best_limit: int | None = explained(
         None, "Keep so many of the best beside the last `save_total_limit`, or the newest (kunren only)."
     )
-    enable_jit_checkpoint: bool = explained(False, "Save when the scheduler announces the end (SIGTERM).")
+    enable_jit_checkpoint: bool = explained(
+        False, "Save when the scheduler announces the end (SIGTERM). kunren does so anyway where checkpoints are saved."
+    )
     ignore_data_skip: bool = explained(False, "After a resume, start the data over instead of going on in it.")
     restore_callback_states_from_checkpoint: bool = explained(
         True, "After a resume, give callbacks the state they were saved with. transformers does so only when asked."

@@ -3,22 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
 from typing import Any
-
-from kunren.base.names import did_you_mean
 
 
 def resolve(entry: str) -> Any:
     """Import what "package.module:attribute" names; the module is loaded now, not before."""
     module_name, _, attribute = entry.partition(":")
     return getattr(importlib.import_module(module_name), attribute)
-
-
-def look_up(registry: Mapping[str, str], name: str, what: str) -> Any:
-    """Resolve `registry[name]`; an unknown name is a ValueError with the choices and the nearest one."""
-    if name not in registry:
-        raise ValueError(
-            f"{what} {name!r} is not known: choose one of {', '.join(sorted(registry))}.{did_you_mean(name, registry)}"
-        )
-    return resolve(registry[name])

@@ -10,7 +10,7 @@ from typing import final
 from kunren.checkpoint.arena import Arena
 from kunren.checkpoint.background import BackgroundWriter
 from kunren.checkpoint.sink import WriteLater, WriteNow, into
-from kunren.checkpoint.store import Publication
+from kunren.checkpoint.store import Processes, Publication
 
 logger = logging.getLogger(__name__)
 
@@ -19,8 +19,9 @@ logger = logging.getLogger(__name__)
 class CheckpointSaver:
     """Publishes one checkpoint at a time. The memory for snapshots is allocated at the first and kept."""
 
-    def __init__(self, asynchronous: bool) -> None:
+    def __init__(self, asynchronous: bool, processes: Processes) -> None:
         self.asynchronous = asynchronous
+        self._processes = processes
         self._arena = Arena()
         self._writer = BackgroundWriter()
 
@@ -34,13 +35,14 @@ class CheckpointSaver:
         by the next `wait`.
         """
         self.wait()
-        publication = Publication(target)
-        if not self.asynchronous:
+        publication = Publication(target, self._processes)
+        # Several processes publish together, which takes collectives: not from a thread, beside those of the training.
+        if not self.asynchronous or self._processes.world_size > 1:
             try:
                 with publication:
                     sink = WriteNow()
                     with into(sink):
-                        write(publication.folder)
+                        publication.fill(write)
                     publication.publish(sink.digests)
             except BaseException:
                 failed()

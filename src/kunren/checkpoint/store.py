@@ -18,7 +18,9 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Protocol
+
+import torch
 
 from kunren.base.strict_json import read_json, write_json
 
@@ -46,20 +48,57 @@ def publish(final: Path, write: Callable[[Path], None]) -> None:
     attempt; an OSError says what could not be written and where.
     """
     with Publication(final) as publication:
-        write(publication.folder)
+        publication.fill(write)
         publication.publish()
 
 
-class Publication:
-    """A hidden folder on its way to the name `final`: filled by one thread, perhaps published by another."""
+class Processes(Protocol):
+    """The processes that save one checkpoint together; every backend is one."""
 
-    def __init__(self, final: Path) -> None:
+    process_index: int
+    world_size: int
+
+    def sum(self, value: torch.Tensor, /) -> torch.Tensor: ...
+
+
+class Publication:
+    """A hidden folder on its way to the name `final`: filled by one thread, perhaps published by another.
+
+    Of several processes each fills its part, and the first publishes when all have. They decide together at every
+    point where one of them may have failed: either all go on or all give up.
+    """
+
+    def __init__(self, final: Path, processes: Processes | None = None) -> None:
         self.final = final
-        self.folder = _hidden_sibling(final, "saving")
+        self._processes = processes if processes is not None and processes.world_size > 1 else None
+        self._is_first = self._processes is None or self._processes.process_index == 0
+        self.folder = _hidden_sibling(final, "saving", self._agree_on(secrets.randbits(31)))
         self._lock: int | None = None
 
+    def _agree_on(self, number: int) -> int:
+        """The number of the first process."""
+        if self._processes is None:
+            return number
+        return int(self._processes.sum(torch.tensor(number if self._is_first else 0)))
+
+    def _all_must_have(self, done: Callable[[], None]) -> None:
+        """Do something in this process; OSError here when it went wrong in another one."""
+        if self._processes is None:
+            done()
+            return
+        failure: BaseException | None = None
+        try:
+            done()
+        except BaseException as error:
+            failure = error
+        failed = int(self._processes.sum(torch.tensor(int(failure is not None))))
+        if failure is not None:
+            raise failure
+        if failed:
+            raise OSError(errno.EIO, f"{self.final.name} cannot be saved: {failed} other process(es) failed to write")
+
     def _open(self) -> None:
-        if self.folder.is_dir():
+        if not self._is_first or self.folder.is_dir():
             return
         self.final.parent.mkdir(parents=True, exist_ok=True)
         self.folder.mkdir()
@@ -70,13 +109,22 @@ class Publication:
             os.close(self._lock)
             self._lock = None
 
+    def fill(self, write: Callable[[Path], None]) -> None:
+        """Let `write` fill the folder, in every process its part."""
+        self._all_must_have(lambda: write(self.folder))
+
     def publish(self, digests: Mapping[Path, str] | None = None) -> None:
         """Flush, list and rename; `digests` are those of files that are durable already."""
-        commit(self.folder, self.final, digests or {})
+
+        def do() -> None:
+            if self._is_first:
+                commit(self.folder, self.final, digests or {})
+
+        self._all_must_have(do)
 
     def __enter__(self) -> Publication:
         with self.kept_open():
-            self._open()
+            pass
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *rest: object) -> None:
@@ -87,9 +135,9 @@ class Publication:
 
     @contextlib.contextmanager
     def kept_open(self) -> Iterator[None]:
-        """Fill the folder inside; it stays for a later `with`, unless something is raised."""
+        """Make the folder, and fill it inside; it stays for a later `with`, unless something is raised."""
         try:
-            self._open()
+            self._all_must_have(self._open)
             yield
         except BaseException as error:
             told = self._give_up(error)
@@ -100,7 +148,8 @@ class Publication:
 
     def _give_up(self, error: BaseException) -> OSError | None:
         told = _told_where(error, self.final)  # it looks at the free space, so before the removal
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if self._is_first:
+            shutil.rmtree(self.folder, ignore_errors=True)
         return told
 
 
@@ -193,8 +242,9 @@ def clean_leftovers(output_dir: Path) -> list[Path]:
     return removed
 
 
-def _hidden_sibling(final: Path, kind: str) -> Path:
-    return final.parent / f".{final.name}.{kind}-{secrets.token_hex(4)}"
+def _hidden_sibling(final: Path, kind: str, number: int | None = None) -> Path:
+    number = secrets.randbits(31) if number is None else number
+    return final.parent / f".{final.name}.{kind}-{number:08x}"
 
 
 def _rename_into_place(temporary: Path, final: Path) -> None:

@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from kunren.arguments import TrainingArguments
+from kunren.arguments.later import refuse_what_comes_later
 from kunren.base.names import did_you_mean
 from kunren.data.loaders import has_length
 from kunren.seams.data import DataSeams
@@ -34,15 +35,6 @@ _IGNORED_OVERRIDES = {
 _LATE_ARGUMENTS = {"training_step": "num_items_in_batch", "compute_loss": "num_items_in_batch", "log": "start_time"}
 
 _LATER_METHODS = ("push_to_hub", "create_model_card", "init_hf_repo", "hyperparameter_search")
-
-_LATER = {
-    "push_to_hub": "uploading to a hub",
-    "use_liger_kernel": "Liger kernels",
-    "parallelism_config": "tensor, context and sequence parallelism",
-    "auto_find_batch_size": "the search for a batch size",
-    "enable_jit_checkpoint": "a checkpoint on SIGTERM",
-    "torch_empty_cache_steps": "emptying the device's cache",
-}
 
 
 def refuse_ignored_overrides(cls: type) -> None:
@@ -124,17 +116,7 @@ def check_construction(trainer: Any, model: nn.Module | None) -> None:
         parameters = inspect.signature(trainer.compute_metrics).parameters
         if "compute_result" not in parameters:
             raise ValueError("batch_eval_metrics=True: compute_metrics has to take a boolean `compute_result`.")
-    for name, what in _LATER.items():
-        if getattr(args, name, None):
-            raise ValueError(
-                f"{name}={getattr(args, name)!r}: {what} comes with a later version of kunren. Leave it unset for now."
-            )
-    if args.report_to:
-        logger.warning(
-            "report_to=%r: experiment trackers come with a later version of kunren. Everything that is logged is in "
-            "trainer.state.log_history and in trainer_state.json.",
-            args.report_to,
-        )
+    refuse_what_comes_later(args)
 
 
 def _check_model(trainer: Any, model: Any) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from kunren.arguments.choices import IntervalStrategy, NameEnum, OptimizerNames, SchedulerType
 from kunren.base.names import closest_name, did_you_mean
-from kunren.base.registry import look_up, resolve
+from kunren.base.registry import resolve
 from kunren.base.types import EvalPrediction, TrainOutput
 
 
@@ -25,18 +25,10 @@ def test_entry_is_resolved_to_what_it_names() -> None:
     assert resolve("kunren.base.types:TrainOutput") is TrainOutput
 
 
-def test_unknown_entry_lists_the_choices_and_the_nearest() -> None:
-    registry = {"linear": "math:sin", "cosine": "math:cos"}
-    assert look_up(registry, "cosine", "schedule")(0) == 1
-    with pytest.raises(ValueError, match=r"schedule 'cosin' .*cosine, linear.*Did you mean 'cosine'"):
-        look_up(registry, "cosin", "schedule")
-
-
 def test_entry_is_imported_on_first_use_only() -> None:
-    registry = {"broken": "kunren.no_such_module:thing", "whole": "math:pi"}
-    assert look_up(registry, "whole", "thing") > 3
+    assert resolve("math:pi") > 3
     with pytest.raises(ModuleNotFoundError, match="no_such_module"):
-        look_up(registry, "broken", "thing")
+        resolve("kunren.no_such_module:thing")
 
 
 @pytest.mark.parametrize("enum", [IntervalStrategy, SchedulerType, OptimizerNames])
