@@ -217,7 +217,7 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
 
         Leaving it early (`break`, `close()`) ends the run where it is: nothing is saved that was not asked for.
         """
-        self.is_in_train = True
+        self.is_in_train, self.was_interrupted = True, False
         self._trial, self._ignore_keys_for_eval = trial, ignore_keys_for_eval
         try:
             run = self._run = prepare_run(self, resume_from_checkpoint)

@@ -34,7 +34,6 @@ logger = logging.getLogger(__name__)
 
 _REPORT_EVERY_SECONDS = 10.0
 
-
 # Samplers that draw the order of an epoch when they are asked for its first index.
 _DRAW_AT_FIRST: tuple[type, ...] = (EpochRandomSampler, RandomSampler, SequentialSampler, SubsetRandomSampler)
 
@@ -185,7 +184,7 @@ class BatchReader:
                 epoch, batch, indices = position
                 seed_for_data(mix(seed, epoch, batch))
                 data = fetch(dataset, indices, collate)
-            yield _pinned(data) if pin else data
+            yield map_tensors(torch.Tensor.pin_memory, data) if pin else data
 
     def _read_by_workers(self, positions: Iterator[tuple[int, int, Sequence[Any]]]) -> Iterator[Any]:
         if self._worker_loader is None:
@@ -247,7 +246,3 @@ class BatchReader:
                     return
             if batch >= start:
                 yield data
-
-
-def _pinned(data: Any) -> Any:
-    return map_tensors(torch.Tensor.pin_memory, data)

@@ -99,9 +99,10 @@ def evaluation_loop(
         predictions = concatenate(collected.logits) if collected.logits else None
         label_ids = concatenate(collected.labels) if collected.labels else None
         computed = streamed or {}
-        if not by_batch and do.compute_metrics is not None and label_ids is not None:
-            if predictions is None:
-                logger.warning("compute_metrics is not called: the model gives no output with a row for each input.")
+        if not by_batch and do.compute_metrics is not None and not loss_only:
+            if predictions is None or label_ids is None:
+                missing = "labels" if label_ids is None else "an output with a row for each input"
+                logger.warning("compute_metrics is not called, for want of %s.", missing)
             else:
                 computed = _computed(do, _all_of(do, collected, predictions, label_ids, concatenate))
     metrics: dict[str, Any] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 from torch.optim import Optimizer
@@ -89,35 +89,27 @@ class Seams:
         requests = self._run.requests if self._run is not None else None
         return requests is not None and requests.stop
 
-    # Each of these belongs to one group of seams and is called from another.
-    def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
-        raise NotImplementedError
-
-    def compute_loss_context_manager(self) -> AbstractContextManager[Any]:
-        raise NotImplementedError
-
-    def compute_loss(
-        self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> Any:
-        raise NotImplementedError
-
     def log_in_training(self, logs: dict[str, Any], start_time: float | None = None) -> None:
         """`log`, for what the loop has measured since it logged last."""
         self.log(logs, start_time)
         self._globalstep_last_logged = self.state.global_step
 
-    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        raise NotImplementedError
-
-    def store_flos(self) -> None:
-        raise NotImplementedError
-
-    def _get_output_dir(self, trial: Any) -> str:
-        raise NotImplementedError
-
-    def _load_best_model(self) -> None:
-        raise NotImplementedError
-
     def run_folder(self) -> Path:
         """Where the checkpoints of this run lie."""
         return Path(self._get_output_dir(self._trial))
+
+    if TYPE_CHECKING:
+        # Each of these belongs to one group of seams, or to the Trainer, and is called from another group.
+        def log(self, logs: dict[str, Any], start_time: float | None = None) -> None: ...
+
+        def compute_loss_context_manager(self) -> AbstractContextManager[Any]: ...
+
+        def compute_loss(
+            self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+        ) -> Any: ...
+
+        def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None: ...
+
+        def store_flos(self) -> None: ...
+
+        def _get_output_dir(self, trial: Any) -> str: ...

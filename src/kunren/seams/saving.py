@@ -162,9 +162,8 @@ class SavingSeams(Seams):
 
     def _load_trainer_state(self, folder: Path) -> None:
         self.state = _carried_over(self.state, parts.load_trainer_state(folder))
-        step = self.state.global_step
-        self._saved_steps = [one for one in map(step_of, list_checkpoints(folder.parent)) if one is not None]
-        self._saved_steps = [one for one in self._saved_steps if one <= step]
+        present = map(step_of, list_checkpoints(folder.parent))
+        self._saved_steps = [step for step in present if step is not None and step <= self.state.global_step]
         if self.args.restore_callback_states_from_checkpoint:
             self._load_callback_state()
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
+from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from kunren.arguments import TrainingArguments
@@ -101,6 +102,8 @@ def check_construction(trainer: Any, model: nn.Module | None) -> None:
     _check_model(trainer, model)
     if trainer.optimizer is not None and trainer.optimizer_cls_and_kwargs is not None:
         raise ValueError("Give either `optimizers` or `optimizer_cls_and_kwargs`, not both.")
+    if model is not None and trainer.optimizer is not None:
+        _check_optimizer(trainer.optimizer, model)
     if (
         args.eval_strategy != "no"
         and trainer.eval_dataset is None
@@ -117,6 +120,12 @@ def check_construction(trainer: Any, model: nn.Module | None) -> None:
         if "compute_result" not in parameters:
             raise ValueError("batch_eval_metrics=True: compute_metrics has to take a boolean `compute_result`.")
     refuse_what_comes_later(args)
+
+
+def _check_optimizer(optimizer: Optimizer, model: nn.Module) -> None:
+    own = {id(parameter) for parameter in model.parameters()}
+    if not any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"]):
+        raise ValueError("The optimizer holds no parameter of the model: make it from this model's parameters().")
 
 
 def _check_model(trainer: Any, model: Any) -> None:
@@ -155,6 +164,7 @@ def _check_kind(dataset: Any) -> None:
     if isinstance(dataset, (Mapping, str, bytes, Generator, DataLoader)):
         advice = {
             DataLoader: "override get_train_dataloader to return a loader of your own",
+            Mapping: "pass one of its sets, under its name",
             Generator: "a generator is used up after one pass: wrap it in a torch.utils.data.IterableDataset",
         }
         remedy = next((text for kind, text in advice.items() if isinstance(dataset, kind)), "pass a data set of rows")

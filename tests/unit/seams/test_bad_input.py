@@ -304,3 +304,20 @@ def test_trackers_of_later_versions_are_told_of(tmp_path: Path, caplog: pytest.L
 def test_model_without_anything_to_train(tmp_path: Path) -> None:
     model = models.Points().requires_grad_(False)
     refused(trainer_for(tmp_path, model=model), ValueError, "no trainable parameter: set requires_grad=True")
+
+
+def test_optimizer_of_another_model(tmp_path: Path) -> None:
+    other = torch.optim.SGD(torch.nn.Linear(2, 2).parameters(), lr=0.1)
+    with pytest.raises(ValueError, match="no parameter of the model"):
+        trainer_for(tmp_path, optimizers=(other, None))
+
+
+def test_dict_of_training_sets(tmp_path: Path) -> None:
+    refused(trainer_for(tmp_path, train_dataset={"train": rows.points(4)}), TypeError, "one of its sets")
+
+
+def test_metrics_without_labels_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    unlabelled = rows.Rows([{"x": row["x"]} for row in rows.points(4).rows])
+    trainer = trainer_for(tmp_path, eval_dataset=unlabelled, compute_metrics=lambda _: {"n": 1.0})
+    assert "eval_n" not in trainer.evaluate()
+    assert "compute_metrics is not called, for want of labels" in caplog.text
