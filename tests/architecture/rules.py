@@ -14,6 +14,7 @@ LAYERS = {
     "_version": 0, "base": 0,
     "arguments": 1,
     "plan": 2, "data": 2, "collators": 2, "optim": 2, "losses": 2, "callbacks": 2, "trackers": 2, "model": 2,
+    "metrics": 2,
     "engine": 3,
     "loop": 4, "checkpoint": 4, "report": 4,
     "trainer": 5, "seams": 5,
@@ -22,8 +23,9 @@ LAYERS = {
 }  # fmt: skip
 # One alternative among equals in each file, or a list of declarations: no part of what has to be read first.
 CATALOGUES = (
-    "arguments/", "callbacks/early_stopping", "callbacks/printer", "callbacks/progress", "cli/", "collators/", "hf/",
-    "hub/", "losses/functions/", "optim/optimizers/", "search/", "trackers/",
+    "arguments/", "callbacks/early_stopping", "callbacks/printer", "callbacks/progress", "cli/", "collators/",
+    "data/batching/", "data/wrappers/", "engine/backends/", "hf/", "hub/", "losses/functions/", "metrics/",
+    "optim/optimizers/", "search/", "trackers/",
 )  # fmt: skip
 HOMES = {
     "accelerate": ("engine",),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
-from kunren.arguments.checks import at_least, one_of, refuse
+from kunren.arguments.checks import at_least, from_json, one_of, refuse
 from kunren.arguments.group import ArgumentGroup, explained
 
 _CONTEXTS = ("fork", "spawn", "forkserver")
 _SAMPLING = ("random", "sequential", "group_by_length", "batch_rebalance")
+_BATCHING = ("padded", "grouped", "token_budget", "packed")
+_BAD_SAMPLES = ("raise", "skip")
 
 
 @dataclass
@@ -27,10 +30,32 @@ class Dataloading(ArgumentGroup):
     label_names: list[str] | None = explained(None, "The inputs that are labels; found from the model if not given.")
     train_sampling_strategy: str = explained("random", "The order of the training examples.", _SAMPLING)
     length_column_name: str = explained("length", "The column that holds lengths, for group_by_length.")
+    batching: str = explained(
+        "padded",
+        "How rows become batches: 'padded', 'grouped' by length, padded under a 'token_budget', or 'packed' without "
+        "any padding.",
+        _BATCHING,
+    )
+    token_budget: int | None = explained(
+        None, "With batching='token_budget': the most tokens in one batch on each device, padding included."
+    )
+    bad_sample_policy: str = explained(
+        "raise", "What becomes of an example that cannot be loaded: 'raise' its error, or 'skip' it.", _BAD_SAMPLES
+    )
+    bad_sample_limit: float = explained(
+        0.01, "With bad_sample_policy='skip': the share of bad examples from which the run ends after all."
+    )
+    mixture_weights: dict[str, float] | str | None = explained(
+        None,
+        "With several training sets: how often each is drawn from, by name, as a dict or JSON text; None: by size.",
+    )
 
     def normalise(self) -> None:
         names: Any = self.label_names
         self.label_names = [names] if isinstance(names, str) else names
+        self.mixture_weights = from_json("mixture_weights", self.mixture_weights)
+        if self.train_sampling_strategy == "group_by_length" and self.batching == "padded":
+            self.batching = "grouped"  # its own name for the same thing
 
     def check(self) -> None:
         at_least(self, "dataloader_num_workers", 0, "0 loads in the main process.")
@@ -46,3 +71,24 @@ class Dataloading(ArgumentGroup):
                     )
         one_of(self, "dataloader_multiprocessing_context", _CONTEXTS)
         one_of(self, "train_sampling_strategy", _SAMPLING)
+        one_of(self, "batching", _BATCHING)
+        one_of(self, "bad_sample_policy", _BAD_SAMPLES)
+        at_least(self, "token_budget", 1, "give a number of tokens.")
+        if not 0 < self.bad_sample_limit <= 1:
+            raise refuse(
+                "bad_sample_limit", self.bad_sample_limit, "it is a share of the examples, above 0 and up to 1."
+            )
+        if (self.token_budget is None) is (self.batching == "token_budget"):
+            remedy = "batching='token_budget' and token_budget, a number of tokens, are given together."
+            raise refuse("token_budget", self.token_budget, remedy)
+        self._check_mixture()
+
+    def _check_mixture(self) -> None:
+        weights: Any = self.mixture_weights
+        if weights is None:
+            return
+        if not isinstance(weights, dict) or not weights:
+            raise refuse("mixture_weights", weights, "give a dict from the names of the training sets to numbers.")
+        for name, weight in weights.items():
+            if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight < math.inf:
+                raise refuse("mixture_weights", weights, f"the weight of {name!r} has to be a number above 0.")

@@ -38,6 +38,13 @@ class Evaluation(LoggingAndTracking, ScriptFlags):
     )
     batch_eval_metrics: bool = explained(False, "Call compute_metrics on each batch, with compute_result at the last.")
 
+    metrics: list[str] = dataclasses.field(
+        default_factory=list,
+        metadata={
+            "help": "Metrics computed batch by batch, no logits kept: 'accuracy', 'f1', ... (needs torchmetrics)."
+        },
+    )
+
     def normalise(self) -> None:
         self.eval_strategy = enum_member(IntervalStrategy, "eval_strategy", self.eval_strategy)
         if self.eval_strategy == IntervalStrategy.STEPS and self.eval_steps is None:
@@ -46,6 +53,8 @@ class Evaluation(LoggingAndTracking, ScriptFlags):
         self.do_eval = self.do_eval or self.eval_strategy != IntervalStrategy.NO
         extras: Any = self.include_for_metrics
         self.include_for_metrics = [extras] if isinstance(extras, str) else list(extras or [])
+        names: Any = self.metrics
+        self.metrics = [names] if isinstance(names, str) else list(names or [])
 
     def check(self) -> None:
         if self.eval_strategy == IntervalStrategy.STEPS:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kunren.arguments.checks import at_least, from_json
+from kunren.arguments.conversion import to_bool
 from kunren.arguments.group import ArgumentGroup, explained
 
 # Two names of one thing, for good: both are fields of transformers, and both are read by libraries.
@@ -32,6 +33,9 @@ class ModelExecution(ArgumentGroup):
     torch_compile: bool = explained(False, "Compile the model with torch.compile.")
     torch_compile_backend: str | None = explained(None, "torch.compile's backend; giving it switches compiling on.")
     torch_compile_mode: str | None = explained(None, "torch.compile's mode; giving it switches compiling on.")
+    chunked_loss: str = explained(
+        "auto", "Compute the loss over a vocabulary a chunk of tokens at a time: 'on', 'off', or 'auto', where it pays."
+    )
     use_liger_kernel: bool = explained(False, "Use the kernels of the package liger-kernel.")
     liger_kernel_config: dict[str, bool] | None = explained(None, "Which of Liger's kernels to use.")
     use_cache: bool = explained(False, "Let the model keep its key-value cache while training.")
@@ -46,6 +50,8 @@ class ModelExecution(ArgumentGroup):
         self.activation_checkpointing_kwargs = from_json("activation_checkpointing_kwargs", kwargs)
         self.gradient_checkpointing = self.activation_checkpointing
         self.gradient_checkpointing_kwargs = self.activation_checkpointing_kwargs
+        if self.chunked_loss != "auto":
+            self.chunked_loss = "on" if to_bool("chunked_loss", self.chunked_loss) else "off"
         self.liger_kernel_config = from_json("liger_kernel_config", self.liger_kernel_config)
         if self.torch_compile_backend is not None or self.torch_compile_mode is not None:
             self.torch_compile = True

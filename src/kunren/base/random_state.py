@@ -93,8 +93,18 @@ def preserved() -> Iterator[None]:
         restore(states)
 
 
+_position: int | None = None
+
+
+def position_seed() -> int | None:
+    """While data is loaded: the seed that belongs to (data seed, epoch, batch). None outside of loading."""
+    return _position
+
+
 def seed_for_data(seed: int) -> None:
     """Seed the three generators that data code draws from. Cheaper than `set_seed`: no device is touched."""
+    global _position
+    _position = seed
     random.seed(seed)
     numpy.random.seed(seed & 0xFFFFFFFF)
     torch.default_generator.manual_seed(seed)
@@ -122,6 +132,8 @@ class DataRandomness:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        global _position
+        _position = None
         random.setstate(self._python)
         torch.default_generator.set_state(self._torch)
         set_bit_generator(self._numpy_theirs)

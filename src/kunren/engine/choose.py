@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kunren.engine.backend import Backend
-from kunren.engine.plain import PlainBackend
+from kunren.engine.backends.plain import PlainBackend
 
 
 def choose(args: Any) -> Backend:

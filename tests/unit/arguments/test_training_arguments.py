@@ -22,7 +22,10 @@ from kunren.arguments.training_arguments import GROUPS
 DEVIATING_DEFAULTS = {"logging_nan_inf_filter": False, "restore_callback_states_from_checkpoint": True}
 # transformers asks whether a GPU is there and turns it off; kunren leaves the question to the loader.
 # What kunren has beyond the fields of transformers.
-ADDED = {"async_save", "max_minutes", "save_best_limit", "save_minutes"}
+ADDED = {
+    "async_save", "bad_sample_limit", "bad_sample_policy", "batching", "chunked_loss", "max_minutes", "metrics",
+    "mixture_weights", "save_best_limit", "save_minutes", "token_budget",
+}  # fmt: skip
 DEVIATING_VALUES = {*DEVIATING_DEFAULTS, "dataloader_pin_memory", "accelerator_config", "hub_token"}
 FACTS = Path(__file__).parents[3].parent / "shared" / "docs" / "api_facts.json"
 

@@ -15,7 +15,7 @@ from parity.models import flat
 from torch.optim.lr_scheduler import LambdaLR
 
 import kunren
-from kunren.engine.lean import lean_step, run_backward
+from kunren.engine.backends.lean import lean_step, run_backward
 
 OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
     "AdamW": (torch.optim.AdamW, {}),

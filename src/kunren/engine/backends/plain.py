@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from kunren.engine.backend import Backend
-from kunren.engine.lean import lean_step, run_backward
+from kunren.engine.backends.lean import lean_step, run_backward
 from kunren.engine.precision import allow_tf32, autocast_dtype
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
