@@ -37,6 +37,15 @@ _HOMES = {
     "get_constant_schedule_with_warmup": "kunren.optim",
     "get_cosine_schedule_with_warmup": "kunren.optim",
     "get_linear_schedule_with_warmup": "kunren.optim",
+    "get_cosine_with_hard_restarts_schedule_with_warmup": "kunren.optim",
+    "get_cosine_with_min_lr_schedule_with_warmup": "kunren.optim",
+    "get_cosine_with_min_lr_schedule_with_warmup_lr_rate": "kunren.optim",
+    "get_greedy_schedule": "kunren.optim",
+    "get_inverse_sqrt_schedule": "kunren.optim",
+    "get_polynomial_decay_schedule_with_warmup": "kunren.optim",
+    "get_reduce_on_plateau_schedule": "kunren.optim",
+    "get_wsd_schedule": "kunren.optim",
+    "GreedyLR": "kunren.optim",
     "get_last_checkpoint": "kunren.checkpoint.layout",
 }
 

@@ -25,7 +25,7 @@ LAYERS = {
 CATALOGUES = (
     "arguments/", "callbacks/early_stopping", "callbacks/printer", "callbacks/progress", "cli/", "collators/",
     "data/batching/", "data/wrappers/", "engine/backends/", "hf/", "hub/", "losses/functions/", "metrics/",
-    "optim/optimizers/", "search/", "trackers/",
+    "optim/optimizers/", "optim/schedules/", "search/", "trackers/",
 )  # fmt: skip
 HOMES = {
     "accelerate": ("engine",),

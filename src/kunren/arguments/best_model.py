@@ -12,6 +12,8 @@ from kunren.arguments.metric_direction import greater_is_better
 from kunren.arguments.optimization import Optimization
 from kunren.arguments.saving import Saving
 
+_WAITING = (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)  # for a metric
+
 
 @dataclass
 class BestModel(Evaluation, Saving, Optimization):
@@ -35,7 +37,7 @@ class BestModel(Evaluation, Saving, Optimization):
         return (
             self.load_best_model_at_end
             or self.save_strategy == SaveStrategy.BEST
-            or self.lr_scheduler_type == SchedulerType.REDUCE_ON_PLATEAU
+            or self.lr_scheduler_type in _WAITING
         )
 
     def check(self) -> None:
@@ -61,7 +63,7 @@ class BestModel(Evaluation, Saving, Optimization):
             )
         if self.save_strategy == SaveStrategy.BEST:
             raise ValueError(f"save_strategy='best' needs evaluations, {remedy}, or another save_strategy.")
-        if self.lr_scheduler_type == SchedulerType.REDUCE_ON_PLATEAU:
+        if self.lr_scheduler_type in _WAITING:
             raise ValueError(
-                f"lr_scheduler_type='reduce_lr_on_plateau' needs evaluations, {remedy}, or another schedule."
+                f"lr_scheduler_type={str(self.lr_scheduler_type)!r} needs evaluations, {remedy}, or another schedule."
             )

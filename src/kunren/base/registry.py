@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from typing import Any
+
+from kunren.base.names import did_you_mean
 
 
 def resolve(entry: str) -> Any:
     """Import what "package.module:attribute" names; the module is loaded now, not before."""
     module_name, _, attribute = entry.partition(":")
     return getattr(importlib.import_module(module_name), attribute)
+
+
+def look_up(registry: Mapping[str, str], name: str, what: str) -> Any:
+    """What `registry` has under `name`; ValueError with the names there are, and the nearest one, for another."""
+    if name not in registry:
+        raise ValueError(
+            f"{what} {name!r} is not known: choose one of {', '.join(registry)}.{did_you_mean(name, registry)}"
+        )
+    return resolve(registry[name])

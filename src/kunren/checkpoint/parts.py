@@ -41,7 +41,16 @@ logger = logging.getLogger(__name__)
 
 
 # What torch's schedules keep for each parameter group.
-_LISTS_BY_GROUP = ("base_lrs", "_last_lr", "lr_lambdas", "min_lrs", "max_lrs", "base_momentums", "max_momentums")
+_LISTS_BY_GROUP = (
+    "base_lrs",
+    "_last_lr",
+    "lr_lambdas",
+    "min_lrs",
+    "max_lrs",
+    "base_momentums",
+    "max_momentums",
+    "_init_lrs",
+)
 
 
 class Stateful(Protocol):

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from kunren.base.state import TrainerState
 from kunren.base.types import TrainOutput
@@ -23,6 +22,7 @@ from kunren.loop.meter import LossMeter, speed_metrics
 from kunren.loop.requests import Requests
 from kunren.loop.run import Run
 from kunren.model import features
+from kunren.optim import waits_for_metric
 from kunren.plan import Cursor, Plan, make_plan
 from kunren.seams.resuming import check_arguments, read_cursor
 from kunren.seams.validation import check_training
@@ -77,7 +77,7 @@ def prepare_run(trainer: Trainer, resume_from_checkpoint: str | bool | None) -> 
         fire=trainer.fire,
         save_at_new_best=args.save_strategy == "best",
         saves_at_the_end=args.save_strategy not in ("no", "best"),
-        steps_scheduler=not isinstance(trainer.lr_scheduler, ReduceLROnPlateau),
+        steps_scheduler=not waits_for_metric(trainer.lr_scheduler),
         cursor=plan.start,
     )
     if checkpoint is not None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from kunren.optim import (
     build_groups,
@@ -15,8 +15,14 @@ from kunren.optim import (
     decay_parameter_names,
     get_optimizer_cls_and_kwargs,
     get_scheduler,
+    waits_for_metric,
 )
 from kunren.seams.base import Seams
+
+
+logger = logging.getLogger(__name__)
+
+_WAITING = ("reduce_lr_on_plateau", "greedy")  # schedules that wait for the metric that decides on the best model
 
 
 class OptimizationSeams(Seams):
@@ -51,6 +57,8 @@ class OptimizationSeams(Seams):
         """Make the schedule that the arguments name, unless there is one."""
         if self.lr_scheduler is None:
             given: Any = self.args.lr_scheduler_kwargs
+            if self.args.greater_is_better and str(self.args.lr_scheduler_type) in _WAITING:
+                given = {"mode": "max", **(given or {})}
             self.lr_scheduler = get_scheduler(
                 self.args.lr_scheduler_type,
                 optimizer=optimizer if optimizer is not None else self._need_optimizer(),
@@ -101,6 +109,11 @@ class OptimizationSeams(Seams):
 
     def _step_plateau_scheduler(self, metrics: dict[str, Any]) -> None:
         """Schedules that wait for a metric are stepped after each evaluation."""
-        if isinstance(self.lr_scheduler, ReduceLROnPlateau):
-            name = self.args.metric_for_best_model or "loss"
-            self.lr_scheduler.step(metrics[name if name.startswith("eval_") else f"eval_{name}"])
+        if not waits_for_metric(self.lr_scheduler):
+            return
+        name = self.args.metric_for_best_model or "loss"
+        name = name if name.startswith("eval_") else f"eval_{name}"
+        if name in metrics:
+            self.lr_scheduler.step(metrics[name])
+        else:
+            logger.warning("The schedule waits for %s, which this evaluation has not: %s.", name, ", ".join(metrics))

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
-from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from kunren.base.state import TrainerState
 from kunren.callbacks import collect_states, restore_states
@@ -22,6 +21,7 @@ from kunren.checkpoint.rotation import rotate
 from kunren.checkpoint.saver import CheckpointSaver
 from kunren.checkpoint.weights import load_weights, save_weights
 from kunren.loop.run import Run
+from kunren.optim import waits_for_metric
 from kunren.seams.base import Seams
 from kunren.seams.resuming import OptionsOfNow
 
@@ -196,7 +196,7 @@ class SavingSeams(Seams):
             self._place_schedule(self.state.global_step)
 
     def _place_schedule(self, steps: int) -> None:
-        if isinstance(self.lr_scheduler, ReduceLROnPlateau):
+        if waits_for_metric(self.lr_scheduler):
             return  # where it stands depends on metrics, not on steps
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of a schedule that moves before its optimizer has

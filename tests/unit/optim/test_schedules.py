@@ -15,9 +15,22 @@ from torch.optim.lr_scheduler import LambdaLR
 
 import kunren.optim as kunren_optim
 from kunren.arguments.choices import SchedulerType
-from kunren.optim import get_scheduler, resize_state
+from kunren.optim import get_scheduler, resize_state, waits_for_metric
 
-NAMES = ["linear", "cosine", "constant", "constant_with_warmup"]
+# name -> the options that a call needs; the last two wait for metrics
+NAMES: dict[str, dict[str, Any]] = {
+    "linear": {},
+    "cosine": {},
+    "constant": {},
+    "constant_with_warmup": {},
+    "cosine_with_restarts": {"num_cycles": 3},
+    "polynomial": {"power": 1.5, "lr_end": 1e-8},
+    "inverse_sqrt": {},
+    "cosine_with_min_lr": {"min_lr_rate": 0.1},
+    "cosine_warmup_with_min_lr": {"min_lr": 1e-6, "warmup_lr_rate": 0.2},
+    "warmup_stable_decay": {"num_decay_steps": 5},
+}
+WAITING = ["reduce_lr_on_plateau", "greedy"]
 
 
 def optimizer_of(groups: int = 1, rate: Any = 5e-5) -> torch.optim.Optimizer:
@@ -35,25 +48,117 @@ def rates(schedule: LambdaLR, steps: int) -> list[list[float]]:
     return found
 
 
-@settings(max_examples=60, deadline=None)
+def options_for(name: str, draw: Any, rate: float) -> dict[str, Any]:
+    """Any options that transformers takes for a schedule, often none."""
+    share = st.floats(0.0, 1.0)
+    cycles = st.sampled_from([0.5, 1, 0.3, 3.7])
+    floor = st.one_of(share.map(lambda x: {"min_lr_rate": x}), share.map(lambda x: {"min_lr": x * rate}))
+    optional: dict[str, Any] = {
+        "cosine": {"num_cycles": cycles},
+        "cosine_with_restarts": {"num_cycles": st.integers(1, 5)},
+        "polynomial": {"power": st.sampled_from([0.5, 1.0, 2.0, 3.3]), "lr_end": share.map(lambda x: x * rate * 0.9)},
+        "inverse_sqrt": {"timescale": st.integers(1, 100)},
+        "cosine_with_min_lr": {"num_cycles": cycles},
+        "cosine_warmup_with_min_lr": {"num_cycles": cycles, "warmup_lr_rate": share},
+        "warmup_stable_decay": {
+            "warmup_type": st.sampled_from(["linear", "cosine", "1-sqrt"]),
+            "decay_type": st.sampled_from(["linear", "cosine", "1-sqrt"]),
+            "min_lr_ratio": share,
+            "num_cycles": cycles,
+        },
+    }.get(name, {})
+    given = draw(st.fixed_dictionaries({}, optional=optional))
+    if "min_lr" in name:
+        given |= draw(floor)
+    if name == "polynomial":
+        given.setdefault("lr_end", rate / 7)
+    if name == "warmup_stable_decay":
+        given |= {"num_decay_steps": draw(st.integers(0, 30)), "num_stable_steps": draw(st.integers(0, 30))}
+    return given
+
+
+@settings(max_examples=200, deadline=None)
 @given(
-    name=st.sampled_from(NAMES),
+    data=st.data(),
+    name=st.sampled_from(list(NAMES)),
     warmup=st.integers(0, 60),
     total=st.integers(0, 60),
     rate=st.floats(1e-8, 10.0),
-    cycles=st.sampled_from([None, 0.5, 1, 0.3, 3.7]),
 )
-def test_rates_equal_transformers(name: str, warmup: int, total: int, rate: float, cycles: float | None) -> None:
-    options = {"num_cycles": cycles} if name == "cosine" and cycles is not None else None
-    theirs = reference.get_scheduler(name, optimizer_of(2, rate), warmup, total, options)
-    ours = get_scheduler(name, optimizer_of(2, rate), warmup, total, options)
-    assert rates(theirs, 65) == rates(ours, 65)
+def test_rates_equal_transformers(data: Any, name: str, warmup: int, total: int, rate: float) -> None:
+    options = options_for(name, data.draw, rate)
+    if name == "polynomial":
+        total = max(total, warmup + 1)  # transformers divides by their difference
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = reference.get_scheduler(name, optimizer_of(2, rate), warmup, total, options)
+        ours = get_scheduler(name, optimizer_of(2, rate), warmup, total, options)
+        assert rates(theirs, 65) == rates(ours, 65)
+
+
+OUTCOMES = st.lists(st.floats(-2.0, 2.0), min_size=1, max_size=120)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    outcomes=OUTCOMES,
+    options=st.fixed_dictionaries(
+        {"min_lr": st.sampled_from([1e-6, 1e-3])},
+        optional={
+            "mode": st.sampled_from(["min", "max"]),
+            "factor": st.sampled_from([0.5, 0.9]),
+            "patience": st.integers(0, 3),
+            "threshold": st.sampled_from([0.0, 0.1]),
+            "threshold_mode": st.sampled_from(["rel", "abs"]),
+            "cooldown": st.integers(0, 3),
+            "warmup": st.integers(0, 3),
+            "smooth": st.booleans(),
+            "window_size": st.integers(1, 5),
+            "reset_start": st.integers(1, 3),
+            "max_lr": st.sampled_from([1e-2, 1.0]),
+        },
+    ),
+    cut=st.integers(0, 100),
+)
+def test_greedy_equals_transformers_and_goes_on_from_its_state(outcomes: Any, options: Any, cut: int) -> None:
+    theirs = reference.get_scheduler("greedy", optimizer_of(2, 2e-3), scheduler_specific_kwargs=options)
+    ours = get_scheduler("greedy", optimizer_of(2, 2e-3), scheduler_specific_kwargs=options)
+    for index, outcome in enumerate(outcomes):
+        if index == cut:
+            assert ours.state_dict() == theirs.state_dict()
+            state = pickle.loads(pickle.dumps(ours.state_dict()))
+            ours = get_scheduler("greedy", optimizer_of(2, 2e-3), scheduler_specific_kwargs=options)
+            ours.load_state_dict(state)
+        theirs.step(outcome), ours.step(outcome)
+        assert ours.get_last_lr() == theirs.get_last_lr()
+        assert [group["lr"] for group in ours.optimizer.param_groups] == ours.get_last_lr()
+
+
+def test_plateau_is_torchs_own() -> None:
+    schedule = get_scheduler("reduce_lr_on_plateau", optimizer_of(), 1, 2, {"patience": 0, "factor": 0.5})
+    assert type(schedule) is torch.optim.lr_scheduler.ReduceLROnPlateau
+    for _ in range(3):
+        schedule.step(1.0)
+    assert schedule.get_last_lr() == [5e-5 / 4]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "waits"), [(name, name in WAITING) for name in (*NAMES, *WAITING)] + [("theirs", True)]
+)
+def test_which_schedules_wait_for_a_metric(schedule: str, waits: bool) -> None:
+    if schedule == "theirs":
+        made = reference.GreedyLR(optimizer_of())
+    else:
+        made = get_scheduler(schedule, optimizer_of(), 1, 12, NAMES.get(schedule))
+    assert waits_for_metric(made) is waits
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_state_equals_transformers_and_crosses_both_ways(name: str) -> None:
-    theirs = reference.get_scheduler(name, optimizer_of(2), 3, 20)
-    ours = get_scheduler(name, optimizer_of(1), 3, 20)
+    def get(module: Any, groups: int) -> Any:
+        return module.get_scheduler(name, optimizer_of(groups), 3, 20, NAMES[name])
+
+    theirs, ours = get(reference, 2), get(kunren_optim, 1)
     rates(theirs, 7), rates(ours, 7)
     for_transformers = resize_state(ours.state_dict(), 2)
     their_state = theirs.state_dict()
@@ -63,8 +168,7 @@ def test_state_equals_transformers_and_crosses_both_ways(name: str) -> None:
     assert {**for_transformers, **ignore} == {**their_state, **ignore}
     assert list(for_transformers) == list(their_state)
 
-    their_resumed = reference.get_scheduler(name, optimizer_of(2), 3, 20)
-    our_resumed = get_scheduler(name, optimizer_of(1), 3, 20)
+    their_resumed, our_resumed = get(reference, 2), get(kunren_optim, 1)
     their_resumed.load_state_dict(for_transformers)
     our_resumed.load_state_dict(their_state)
     expected = rates(theirs, 15)
@@ -92,7 +196,7 @@ def test_groups_with_different_rates_cannot_become_one() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_pickle_round_trip(name: str) -> None:
-    schedule = get_scheduler(name, optimizer_of(), 2, 9)
+    schedule = get_scheduler(name, optimizer_of(), 2, 9, NAMES[name])
     rates(schedule, 3)
     copy = pickle.loads(pickle.dumps(schedule))
     assert type(copy) is type(schedule)
@@ -155,11 +259,7 @@ def test_public_functions_take_a_last_epoch() -> None:
 
 def test_every_name_is_answered() -> None:
     for member in SchedulerType:
-        if member.value in NAMES:
-            assert get_scheduler(member, optimizer_of(), 1, 2).get_last_lr()
-        else:
-            with pytest.raises(ValueError, match=f"{member.value!r} is known, but comes with a later version.*cosine"):
-                get_scheduler(member, optimizer_of(), 1, 2)
+        assert get_scheduler(member, optimizer_of(), 1, 12, NAMES.get(member.value)).get_last_lr()
     with pytest.raises(ValueError, match="'liner' is not known.*Did you mean 'linear'"):
         get_scheduler("liner", optimizer_of(), 1, 2)
 
@@ -174,3 +274,25 @@ def test_options_and_lengths_are_checked() -> None:
     with pytest.raises(ValueError, match="'cosine' needs num_training_steps"):
         get_scheduler("cosine", optimizer_of(), 1)
     assert get_scheduler("constant", optimizer_of(), scheduler_specific_kwargs={}).get_last_lr() == [5e-5]
+
+
+def test_values_that_cannot_work_are_refused() -> None:
+    refusals: list[tuple[str, dict[str, Any], str]] = [
+        ("cosine_with_min_lr", {}, "give one of the two"),
+        ("cosine_with_min_lr", {"min_lr": 1e-6, "min_lr_rate": 0.1}, "give one of the two"),
+        ("polynomial", {"lr_end": 1.0}, "lr_end=1.0 has to lie below the learning rate"),
+        ("inverse_sqrt", {"timescale": 0}, "timescale=0"),
+        ("warmup_stable_decay", {}, "needs num_decay_steps: give it in lr_scheduler_kwargs"),
+        ("warmup_stable_decay", {"num_decay_steps": 10}, "more than the 5 steps"),
+        ("warmup_stable_decay", {"num_decay_steps": 1, "decay_type": "cosin"}, "Did you mean 'cosine'"),
+        ("greedy", {"factor": 1.5}, "factor=1.5"),
+        ("greedy", {"mode": "up"}, "mode='up'"),
+        ("greedy", {"max_lr": [1.0, 2.0]}, "2 rates for 1 parameter groups"),
+    ]
+    for name, options, message in refusals:
+        with pytest.raises(ValueError, match=message):
+            get_scheduler(name, optimizer_of(), 1, 5, options)
+    with pytest.raises(TypeError, match="'patiance', which 'greedy' does not take.*Did you mean 'patience'"):
+        get_scheduler("greedy", optimizer_of(), 1, 5, {"patiance": 1})
+    with pytest.raises(TypeError, match="not an? .*optimizer|needs a torch optimizer"):
+        kunren_optim.GreedyLR(None)

@@ -78,3 +78,33 @@ def test_plateau_schedule_waits_for_its_metric(tmp_path: Path) -> None:
     trainer.train()
     rates = [entry["learning_rate"] for entry in trainer.state.log_history if "loss" in entry]
     assert rates == [0.4, 0.4, 0.4, 0.4, 0.2, 0.2]
+
+
+@pytest.mark.parametrize("name", ["reduce_lr_on_plateau", "greedy"])
+@pytest.mark.parametrize("better", [True, False])
+def test_schedules_that_wait_know_which_way_is_better(tmp_path: Path, name: str, better: bool) -> None:
+    scores = iter([1.0, 2.0, 3.0])
+    options = {"factor": 0.5, "patience": 0, "min_lr": 0.0}
+    settings = {
+        "max_steps": 6, "eval_strategy": "steps", "eval_steps": 2, "metric_for_best_model": "score",
+        "greater_is_better": better, "lr_scheduler_type": name, "lr_scheduler_kwargs": options, "learning_rate": 0.4,
+    }  # fmt: skip
+    trainer = trainer_for(tmp_path, settings=settings, compute_metrics=lambda prediction: {"score": next(scores)})
+    trainer.train()
+    rates = [entry["learning_rate"] for entry in trainer.state.log_history if "loss" in entry]
+    improved = [0.4, 0.4, 0.8, 0.8, 1.0, 1.0] if name == "greedy" else [0.4] * 6
+    # The first value is the best so far, whichever way is better; only the next two are worse.
+    worse = [0.4, 0.4, 0.8, 0.8, 0.4, 0.4] if name == "greedy" else [0.4, 0.4, 0.4, 0.4, 0.2, 0.2]
+    assert rates == (improved if better else worse)
+
+
+def test_a_schedule_whose_metric_is_missing_warns_and_the_run_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {"max_steps": 2, "eval_strategy": "steps", "eval_steps": 1, "lr_scheduler_type": "reduce_lr_on_plateau"}
+    trainer = trainer_for(tmp_path, settings=settings)
+    step = trainer._step_plateau_scheduler
+    trainer._step_plateau_scheduler = lambda metrics: step({"eval_other": 1.0})
+    trainer.train()
+    assert trainer.state.global_step == 2
+    assert "waits for eval_loss" in caplog.text
