@@ -12,12 +12,31 @@ import torch
 from torch.utils.data import default_collate
 
 from kunren.collators import stacking
+from kunren.collators.columns import (
+    CollateColumns,
+    Columns,
+    as_python_type,
+    as_tensor,
+    equals_of_transformers,
+    takes_columns,
+)
 
 DataCollator = Callable[[list[Any]], dict[str, Any]]
 
 _LABEL_COLUMNS = ("label", "label_ids")
 
 
+def tensors_from_columns(columns: Columns) -> dict[str, Any] | None:
+    """What `torch_default_data_collator` makes of the rows, or None where it has to see them."""
+    return _collate_columns(columns, torch.from_numpy, as_tensor)
+
+
+def arrays_from_columns(columns: Columns) -> dict[str, Any] | None:
+    """What `numpy_default_data_collator` makes of the rows, or None where it has to see them."""
+    return _collate_columns(columns, numpy.asarray, as_python_type)
+
+
+@takes_columns(tensors_from_columns)
 def default_data_collator(features: Sequence[Any], return_tensors: str = "pt") -> dict[str, Any]:
     """Rows (dicts, or objects with attributes) to a batch of torch tensors ("pt") or numpy arrays ("np").
 
@@ -40,7 +59,25 @@ class DefaultDataCollator:
     def __call__(self, features: Sequence[Any], return_tensors: str | None = None) -> dict[str, Any]:
         return default_data_collator(features, return_tensors or self.return_tensors)
 
+    def collate_columns(self, columns: Columns) -> dict[str, Any] | None:
+        return _AS_ASKED[self.return_tensors](columns) if self.return_tensors in _AS_ASKED else None
 
+
+_AS_ASKED: dict[str, CollateColumns] = {"pt": tensors_from_columns, "np": arrays_from_columns}
+
+
+@equals_of_transformers("default_data_collator")
+@equals_of_transformers("torch_default_data_collator")
+def _columns_for_function(theirs: Any) -> CollateColumns:
+    return tensors_from_columns
+
+
+@equals_of_transformers("DefaultDataCollator")
+def _columns_for_object(theirs: Any) -> CollateColumns:
+    return DefaultDataCollator(theirs.return_tensors).collate_columns
+
+
+@takes_columns(tensors_from_columns)
 def torch_default_data_collator(features: Sequence[Any]) -> dict[str, Any]:
     if len(features) and isinstance(features[0], (tuple, list, torch.Tensor, numpy.ndarray, int, float, str)):
         batch: dict[str, Any] = default_collate(list(features))  # whatever the rows are, the batch is too
@@ -48,6 +85,7 @@ def torch_default_data_collator(features: Sequence[Any]) -> dict[str, Any]:
     return _collate(features, stacking.to_tensor, stacking.class_labels, stacking.label_ids)
 
 
+@takes_columns(arrays_from_columns)
 def numpy_default_data_collator(features: Sequence[Any]) -> dict[str, Any]:
     return _collate(features, stacking.to_array, stacking.class_label_array, stacking.label_ids_array)
 
@@ -78,6 +116,24 @@ def _collate(
             values = _values(rows, name)
             if values is not None:
                 batch[name] = _stacked(name, values, stack)
+    return batch
+
+
+def _collate_columns(
+    columns: Columns, convert_labels: Callable[[Any], Any], convert: Callable[[Any], Any]
+) -> dict[str, Any] | None:
+    arrays: dict[str, Any] = {}
+    for name, column in columns.items():
+        arrays[name] = column.stacked()
+        if arrays[name] is None:
+            return None
+    batch: dict[str, Any] = {}
+    for name, integer_dimensions in zip(_LABEL_COLUMNS, (1, 2), strict=True):
+        if name in arrays and not batch:
+            batch["labels"] = convert_labels(stacking.with_label_type(arrays[name], integer_dimensions))
+    for name, array in arrays.items():
+        if name not in _LABEL_COLUMNS:
+            batch[name] = convert(array)
     return batch
 
 

@@ -10,6 +10,16 @@ import numpy
 import torch
 
 from kunren.collators import stacking
+from kunren.collators.columns import (
+    CollateColumns,
+    Column,
+    Columns,
+    as_python_type,
+    as_tensor,
+    equals_of_transformers,
+    token_column,
+)
+from kunren.collators.token_padding import fills_of, pad_at_once, pads_by_the_usual_rules
 
 
 def pad_without_fast_tokenizer_warning(tokenizer: Any, *pad_args: Any, **pad_kwargs: Any) -> Any:
@@ -44,18 +54,20 @@ class DataCollatorWithPadding:
         if self.return_tensors not in ("pt", "np"):
             raise ValueError(f"return_tensors is {self.return_tensors!r}: it must be 'pt' (torch) or 'np' (numpy).")
         stack = _tensor if self.return_tensors == "pt" else _array
-        # Lists are asked for, and made into tensors here: the tokenizer's way to do it takes ten times as long.
-        try:
-            batch = pad_without_fast_tokenizer_warning(
-                self.tokenizer,
-                self._as_lists(features),
-                padding=self.padding,
-                max_length=self.max_length,
-                pad_to_multiple_of=self.pad_to_multiple_of,
-                return_tensors=None,
-            )
-        except KeyError as error:
-            raise _missing_column(features, error) from error
+        batch = self._padded_at_once(features)
+        if batch is None:
+            # Lists are asked for, and made into tensors here: the tokenizer's way to do it takes ten times as long.
+            try:
+                batch = pad_without_fast_tokenizer_warning(
+                    self.tokenizer,
+                    self._as_lists(features),
+                    padding=self.padding,
+                    max_length=self.max_length,
+                    pad_to_multiple_of=self.pad_to_multiple_of,
+                    return_tensors=None,
+                )
+            except KeyError as error:
+                raise _missing_column(features, error) from error
         for name in list(batch):
             values = batch[name]
             if isinstance(values, (list, tuple)) and values and all(value is None for value in values):
@@ -65,10 +77,41 @@ class DataCollatorWithPadding:
                 batch[name] = stack(values)
             except (TypeError, ValueError, RuntimeError) as error:
                 raise stacking.explain(name, values, error) from error
-        for name in ("label", "label_ids"):
-            if name in batch:
-                batch["labels"] = batch.pop(name)
-        return batch
+        return _with_labels(batch)
+
+    def collate_columns(self, columns: Columns) -> Any:
+        """The same batch from columns, or None where rows are needed."""
+        if self.return_tensors not in ("pt", "np"):
+            return None
+        batch = pad_at_once(self.tokenizer, columns, self.padding, self.max_length, self.pad_to_multiple_of)
+        if batch is None:
+            return None
+        for name, value in batch.items():
+            array = value.stacked() if isinstance(value, Column) else value
+            if array is None:
+                return None
+            batch[name] = as_tensor(array) if self.return_tensors == "pt" else as_python_type(array)
+        return _with_labels(batch)
+
+    def _padded_at_once(self, features: Any) -> Any:
+        """What the tokenizer would return, or None where only it can say."""
+        if not isinstance(features, (list, tuple)) or not features or not isinstance(features[0], Mapping):
+            return None
+        if not pads_by_the_usual_rules(self.tokenizer):
+            return None
+        padded = fills_of(self.tokenizer)
+        is_list = isinstance(features[0].get(self.tokenizer.model_input_names[0]), list)
+        columns: dict[str, Any] = {}
+        try:
+            for name in features[0]:
+                values = [row[name] for row in features]
+                if name not in padded:
+                    columns[name] = values if is_list else [_as_list(name, value) for value in values]
+                elif isinstance(values[0], list) is is_list:
+                    columns[name] = token_column(values)
+        except KeyError:
+            return None
+        return pad_at_once(self.tokenizer, columns, self.padding, self.max_length, self.pad_to_multiple_of)
 
     def _as_lists(self, features: list[Any]) -> list[Any]:
         """Rows whose token ids are arrays as rows of python numbers, which is what a tokenizer pads."""
@@ -78,6 +121,20 @@ class DataCollatorWithPadding:
         if not isinstance(features[0].get(names[0]), (torch.Tensor, numpy.ndarray)):
             return features
         return [{name: _as_list(name, value) for name, value in row.items()} for row in features]
+
+
+@equals_of_transformers("DataCollatorWithPadding")
+def _columns_for(theirs: Any) -> CollateColumns:
+    return DataCollatorWithPadding(
+        theirs.tokenizer, theirs.padding, theirs.max_length, theirs.pad_to_multiple_of, theirs.return_tensors
+    ).collate_columns
+
+
+def _with_labels(batch: Any) -> Any:
+    for name in ("label", "label_ids"):
+        if name in batch:
+            batch["labels"] = batch.pop(name)
+    return batch
 
 
 def _as_list(name: str, value: Any) -> Any:

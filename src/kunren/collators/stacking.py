@@ -98,10 +98,14 @@ def is_unfit(values: Sequence[Any]) -> bool:
 
 
 def _label_array(values: Sequence[Any], integer_dimensions: int) -> numpy.ndarray[Any, Any]:
-    """int64 where every label is an integer and there are no more than so many dimensions, else float32."""
     array = to_array(values)
     if array.dtype.kind not in "biuf":
         raise TypeError(f"labels of type {type(values[0]).__name__} are no numbers")
+    return with_label_type(array, integer_dimensions)
+
+
+def with_label_type(array: numpy.ndarray[Any, Any], integer_dimensions: int) -> numpy.ndarray[Any, Any]:
+    """int64 where every label is an integer and there are no more than so many dimensions, else float32."""
     is_integer = array.dtype.kind != "f" and array.ndim <= integer_dimensions
     return array.astype(numpy.int64 if is_integer else numpy.float32, copy=False)
 
