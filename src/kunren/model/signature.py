@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +77,19 @@ def read_signature(model: nn.Module) -> Signature:
         label_names=tuple(labels),
         can_return_loss=return_loss is not None and return_loss.default is True,
     )
+
+
+def looks_at(model: nn.Module, names: Collection[str]) -> bool:
+    """Whether `forward` reads one of these arguments, or its keywords: if not, it can make nothing of them."""
+    forward = inspect.unwrap(base_of(model).forward)
+    parameters = inspect.signature(forward).parameters.values()
+    own = {item.name for item in parameters if item.name in names or item.kind is item.VAR_KEYWORD}
+    code = getattr(forward, "__code__", None)
+    if code is None or not own:
+        return bool(own)
+    reads = ("LOAD_FAST", "LOAD_DEREF", "LOAD_CLOSURE")  # some of them read two names at once
+    values = (item.argval for item in dis.get_instructions(code) if item.opname.startswith(reads))
+    return any(own.intersection(value if isinstance(value, tuple) else (value,)) for value in values)
 
 
 def shifts_labels(model: nn.Module) -> bool:
