@@ -62,12 +62,18 @@ class ColumnFilter:
         self._reported = False
 
     def __call__(self, features: list[Any]) -> Any:
-        first = features[0]
-        # Rows of one data set have the same keys: one comparison decides for the batch in the usual case.
-        if isinstance(first, Mapping) and not first.keys() <= self.kept:
-            features = [{key: value for key, value in row.items() if key in self.kept} for row in features]
-            self._check(first, features[0])
+        kept = self.kept
+        for row in features:  # rows of one list need not have the same keys
+            if (type(row) is dict or isinstance(row, Mapping)) and not row.keys() <= kept:
+                features = [self._filtered(one) for one in features]
+                self._check(row, self._filtered(row))
+                break
         return self.collator(features)
+
+    def _filtered(self, row: Any) -> Any:
+        if not isinstance(row, Mapping):
+            return row
+        return {key: value for key, value in row.items() if key in self.kept}
 
     def _check(self, row: Mapping[str, Any], kept_row: Mapping[str, Any]) -> None:
         if not kept_row:

@@ -7,6 +7,8 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 
+from kunren.data.samplers import EpochBatches
+
 
 def has_length(dataset: Any) -> bool:
     """Whether `len()` works; a stream may define `__len__` and still raise in it."""
@@ -38,16 +40,18 @@ def build_loader(
             "multiprocessing_context": args.dataloader_multiprocessing_context,
             "in_order": args.dataloader_in_order,
         }
-    if not is_stream(dataset):
-        options["sampler"] = sampler
+    if isinstance(sampler, EpochBatches):
+        options["batch_sampler"] = sampler
+    else:
+        options |= {"batch_size": batch_size, "drop_last": args.dataloader_drop_last if is_training else False}
+        if not is_stream(dataset):
+            options["sampler"] = sampler
     return DataLoader(
         dataset,
-        batch_size=batch_size,
         collate_fn=collator,
         num_workers=args.dataloader_num_workers,
         # Page-locked memory only speeds up copies to a CUDA device; without one torch warns.
         pin_memory=args.dataloader_pin_memory and args.device.type == "cuda",
-        drop_last=args.dataloader_drop_last if is_training else False,
         **options,
     )
 
@@ -59,6 +63,9 @@ def batches_in(loader: Any) -> int | None:
 
 def examples_in(loader: Any) -> int | None:
     """The number of examples behind a loader, or None when it does not know."""
+    told: int | None = getattr(getattr(loader, "batch_sampler", None), "examples_per_epoch", None)
+    if told is not None:  # of several training sets
+        return told
     dataset: Any = getattr(loader, "dataset", None)
     if has_length(dataset):
         return len(dataset)

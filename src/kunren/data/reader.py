@@ -11,6 +11,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, final
 
 import torch
@@ -28,14 +29,17 @@ from torch.utils.data import (
 from kunren.base.nested import map_tensors
 from kunren.base.random_state import DataRandomness, capture, mix, restore, seed_for_data
 from kunren.data.loader_state import generators_of, stateful_stream_of
-from kunren.data.samplers import EpochRandomSampler, set_epoch
+from kunren.data.samplers import EpochOrder, set_epoch
+from kunren.data.wrappers.arrow import fetch_by_columns
+from kunren.data.wrappers.bad_samples import BadSamples, OnError, add_note
+from kunren.data.wrappers.mixture import Mixture
 
 logger = logging.getLogger(__name__)
 
 _REPORT_EVERY_SECONDS = 10.0
 
 # Samplers that draw the order of an epoch when they are asked for its first index.
-_DRAW_AT_FIRST: tuple[type, ...] = (EpochRandomSampler, RandomSampler, SequentialSampler, SubsetRandomSampler)
+_DRAW_AT_FIRST: tuple[type, ...] = (RandomSampler, SequentialSampler, SubsetRandomSampler)
 
 
 def _with_own_randomness(batches: Iterator[Any], states: dict[str, Any]) -> Iterator[Any]:
@@ -59,17 +63,29 @@ def fetch(dataset: Any, indices: Sequence[Any], collate: Callable[[list[Any]], A
     return collate(rows)
 
 
+def fetcher(dataset: Any, collate: Callable[[list[Any]], Any]) -> Callable[[Sequence[Any]], Any]:
+    """`fetch` of these two, or what gives the same batches faster; decided once."""
+    if isinstance(dataset, Mixture):
+        return dataset.fetcher(partial(fetcher, collate=collate))
+    by_rows = partial(fetch, dataset, collate=collate)
+    return fetch_by_columns(dataset, collate, by_rows) or by_rows
+
+
 @final
 class _BatchByPosition(Dataset[Any]):
     """A data set of whole batches for worker processes: each seeds itself by the position it is asked for."""
 
-    def __init__(self, dataset: Any, collate: Callable[[list[Any]], Any], seed: int) -> None:
-        self.dataset, self.collate, self.seed = dataset, collate, seed
+    def __init__(self, loader: DataLoader[Any], seed: int, on_error: OnError) -> None:
+        self.dataset, self.collate, self.seed, self.on_error = loader.dataset, loader.collate_fn, seed, on_error
+        self.fetch_rows = fetcher(self.dataset, self.collate)
 
     def __getitem__(self, position: tuple[int, int, Sequence[Any]]) -> Any:
         epoch, batch, indices = position
         seed_for_data(mix(self.seed, epoch, batch))
-        return fetch(self.dataset, indices, self.collate)
+        try:
+            return self.fetch_rows(indices)
+        except Exception as error:
+            return self.on_error(error, self.dataset, indices, self.collate, mix(self.seed, epoch))
 
 
 @final
@@ -91,7 +107,7 @@ def _as_it_is(batch: Any) -> Any:
 class BatchReader:
     """Iterates a loader's batches epoch by epoch, from any batch on."""
 
-    def __init__(self, loader: Any, seed: int) -> None:
+    def __init__(self, loader: Any, seed: int, bad_sample_limit: float | None = None) -> None:
         self.loader = loader
         self.seed = seed
         self._randomness = DataRandomness()
@@ -109,6 +125,7 @@ class BatchReader:
             and not isinstance(loader.dataset, IterableDataset)
             and loader.batch_sampler is not None
         )
+        self.bad_samples = BadSamples(loader, bad_sample_limit, self._by_index)
 
     def read(self, epoch: int, start: int = 0, rows_before: int = 0) -> Iterator[Any]:
         """The batches of `epoch` from batch `start` on, after `rows_before` rows that were read in other batches.
@@ -123,21 +140,22 @@ class BatchReader:
             # but the draw is part of the random numbers that dropout sees under transformers' Trainer.
             torch.empty((), dtype=torch.int64).random_()
         if not self._by_index:
-            return self._read_stream(epoch, start, rows_before)
+            return self.bad_samples.counted(self._read_stream(epoch, start, rows_before))
         with self._randomness:
             batches = self._batches_of_indices(epoch, rows_before)
         positions = ((epoch, batch, indices) for batch, indices in enumerate(batches))
         remaining = itertools.islice(positions, start, None)
         if self.loader.num_workers > 0:
-            return self._read_by_workers(remaining)
-        return self._read_here(remaining)
+            return self.bad_samples.counted(self._read_by_workers(remaining))
+        return self.bad_samples.counted(self._read_here(remaining))
 
     def _batches_of_indices(self, epoch: int, rows_before: int) -> Iterator[Any]:
         """What the sampler says, in an order that belongs to the epoch, whatever generators it draws from and when."""
         sampler = self.loader.batch_sampler
         seed_for_data(mix(self.seed, epoch))
         batches = iter(sampler) if rows_before == 0 else self._batches_after(rows_before)
-        if type(sampler) is BatchSampler and type(sampler.sampler) in _DRAW_AT_FIRST:
+        order = sampler.sampler if type(sampler) is BatchSampler else sampler
+        if isinstance(order, EpochOrder) or type(order) in _DRAW_AT_FIRST:
             first = next(batches, None)  # draws the whole order
             return itertools.chain([] if first is None else [first], batches)
         return _with_own_randomness(batches, capture())
@@ -154,6 +172,14 @@ class BatchReader:
             if len(batch) == sampler.batch_size or not sampler.drop_last:
                 yield batch
 
+    def rows_of(self, epoch: int, first: int, end: int) -> list[Any]:
+        """Which rows of the data set are in batches `first` to `end` - 1 of `epoch`; none where batches have no rows."""
+        if not self._by_index:
+            return []
+        with self._randomness:
+            batches = self._batches_of_indices(epoch, 0)
+            return [row for batch in itertools.islice(batches, first, end) for row in batch]
+
     def state_dict(self, epoch_ended: bool) -> dict[str, Any]:
         """What a resume needs beside the cursor; empty for most loaders."""
         state: dict[str, Any] = {}
@@ -162,11 +188,12 @@ class BatchReader:
             state["generators"] = now if epoch_ended else self._generators_at_start
         if self._stream is not None and not epoch_ended:
             state["stream"] = self._stream.state_dict()
-        return state
+        return state | self.bad_samples.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take effect with the next `read`."""
         self._resumed = dict(state)
+        self.bad_samples.load_state_dict(state)
 
     def _restore_generators(self) -> None:
         for generator, saved in zip(self._generators, self._resumed.pop("generators", []), strict=False):
@@ -174,16 +201,16 @@ class BatchReader:
         self._generators_at_start = [generator.get_state() for generator in self._generators]
 
     def _read_here(self, positions: Iterator[tuple[int, int, Sequence[Any]]]) -> Iterator[Any]:
-        dataset, collate, seed, randomness = self.loader.dataset, self.loader.collate_fn, self.seed, self._randomness
+        # For each epoch: they may be exchanged.
+        batch_at = _BatchByPosition(self.loader, self.seed, self.bad_samples.on_error)
+        randomness = self._randomness
         pin = self.loader.pin_memory and torch.cuda.is_available()
         while True:
             with randomness:
                 position = next(positions, None)
                 if position is None:
                     return
-                epoch, batch, indices = position
-                seed_for_data(mix(seed, epoch, batch))
-                data = fetch(dataset, indices, collate)
+                data = batch_at[position]
             yield map_tensors(torch.Tensor.pin_memory, data) if pin else data
 
     def _read_by_workers(self, positions: Iterator[tuple[int, int, Sequence[Any]]]) -> Iterator[Any]:
@@ -203,7 +230,7 @@ class BatchReader:
     def _build_worker_loader(self) -> DataLoader[Any]:
         loader = self.loader
         return DataLoader(
-            _BatchByPosition(loader.dataset, loader.collate_fn, self.seed),
+            _BatchByPosition(loader, self.seed, self.bad_samples.on_error),
             batch_size=None,
             sampler=self._positions,
             collate_fn=_as_it_is,
@@ -232,7 +259,7 @@ class BatchReader:
             logger.warning("The stream keeps no state: its first %d batches are read again, and left out.", start)
         with self._randomness:
             seed_for_data(mix(self.seed, epoch))
-            batches = iter(self.loader)
+            batches = iter(self.bad_samples.loader)
         reported = time.monotonic()
         for batch in itertools.count(first):
             if batch < start and time.monotonic() - reported > _REPORT_EVERY_SECONDS:
@@ -244,5 +271,8 @@ class BatchReader:
                     data = next(batches)
                 except StopIteration:
                     return
+                except Exception as error:
+                    add_note(error, f"It was in batch {batch + 1} of pass {epoch + 1} over the data.")
+                    raise
             if batch >= start:
                 yield data

@@ -1,0 +1,1 @@
+"""How rows become batches, one way in each file."""

@@ -1,0 +1,1 @@
+"""Wrappers around data sets: what a training set needs that its batches should not know of."""
