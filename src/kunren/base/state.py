@@ -84,13 +84,4 @@ class TrainerControl:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps, in the form that callbacks' own `state()` has."""
-        return {
-            "args": {
-                "should_training_stop": self.should_training_stop,
-                "should_epoch_stop": self.should_epoch_stop,
-                "should_save": self.should_save,
-                "should_evaluate": self.should_evaluate,
-                "should_log": self.should_log,
-            },
-            "attributes": {},
-        }
+        return {"args": dataclasses.asdict(self), "attributes": {}}

@@ -11,7 +11,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kunren.base.nested import batch_size_of, join, keep_batched, map_tensors, to_device, to_host
+from kunren.base.nested import (
+    Joined,
+    RowStructures,
+    batch_size_of,
+    join,
+    keep_batched,
+    map_tensors,
+    size_in_bytes,
+    to_device,
+    to_host,
+)
 
 Pair = namedtuple("Pair", ["left", "right"])
 
@@ -144,3 +154,76 @@ def test_what_cannot_be_joined_is_named() -> None:
         join(["a", "b"])
     with pytest.raises(ValueError, match="dimensions"):
         join([torch.ones(2, 2), torch.ones(2, 2, 2)])
+
+
+@given(st.lists(shapes, min_size=1, max_size=6), st.booleans(), st.integers(-2, 2), st.integers(0, 3))
+def test_known_number_of_rows_changes_nothing(sizes: list[Any], ragged: bool, surplus: int, padding: int) -> None:
+    """Also where the number is wrong, and where batches turn out to be ragged on the way."""
+    batches = [{"x": numpy.random.randint(0, 9, (rows, width if ragged else 3))} for rows, width in sizes]
+    joined = Joined(max(0, sum(rows for rows, _ in sizes) + surplus), padding)
+    for batch in batches:
+        joined.add(batch)
+    assert numpy.array_equal(joined.result()["x"], join(batches, padding)["x"])
+
+
+def test_rows_are_written_into_one_array() -> None:
+    joined = Joined(4)
+    for part in torch.arange(8.0).reshape(4, 2).split(2):
+        joined.add([part])
+    (result,) = joined.result()
+    assert result.tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert result.base is None, "no second array behind it"
+
+
+def test_more_than_the_memory_can_hold_is_kept_as_long_as_it_goes() -> None:
+    joined = Joined(2**60)
+    joined.add(numpy.ones((1, 2**10)))
+    assert joined.result().shape == (1, 2**10)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fill"), [("int64", 7), ("int32", 7), ("float32", -100), ("uint8", 0), ("bool", False)]
+)
+def test_what_ragged_batches_are_filled_with(dtype: str, fill: Any) -> None:
+    joined = join([numpy.ones((1, 3), dtype), numpy.ones((1, 1), dtype)], padding=7)
+    assert joined.dtype == dtype
+    assert joined[1].tolist() == [numpy.ones(1, dtype)[0], fill, fill]
+
+
+def test_filled_logits_win_no_argmax_and_weigh_nothing_in_a_softmax() -> None:
+    starts = join([torch.tensor([[-9.0, -7.0, -8.0]]), torch.tensor([[-9.0, -7.0]])])
+    assert starts.argmax(-1).tolist() == [1, 1]
+    weights = numpy.exp(starts - starts.max(-1, keepdims=True))
+    assert weights[1, 2] < 1e-40
+    tokens = join([torch.randn(1, 3, 4), torch.randn(1, 2, 4)])
+    assert numpy.isfinite(torch.from_numpy(tokens).softmax(-1).numpy()).all()
+
+
+def test_types_of_batches_are_promoted() -> None:
+    joined = Joined(2)
+    for part in (torch.ones(1, 2), torch.ones(1, 2, dtype=torch.float64)):
+        joined.add(part)
+    assert joined.result().dtype == numpy.float64
+
+
+def test_structures_of_rows_stay_what_they_are() -> None:
+    joined = Joined(3)
+    for boxes in ([1, 2], [0]):
+        joined.add(RowStructures({"boxes": torch.ones(count, 4)} for count in boxes))
+    assert [len(row["boxes"]) for row in joined.result()] == [1, 2, 0]
+
+
+def test_nothing_joined_is_nothing() -> None:
+    assert Joined(3).result() is None
+
+
+def test_small_view_does_not_keep_the_whole() -> None:
+    whole = torch.randn(4, 1000)
+    (kept,) = to_host([whole[:, :1]])
+    assert kept.untyped_storage().nbytes() == 16
+    assert to_host(whole[:, :900]).untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
+
+
+def test_size_in_bytes() -> None:
+    assert size_in_bytes({"a": torch.ones(2, 3), "b": [torch.ones(4, dtype=torch.int64), None]}) == 24 + 32
+    assert size_in_bytes(None) == 0

@@ -1,0 +1,44 @@
+"""A torchmetrics `Metric` or `MetricCollection` as `compute_metrics`: fed batch by batch, nothing is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from kunren.metrics.outputs import BatchOutputs, WholeSet
+
+
+def is_metric_object(compute_metrics: Any) -> bool:
+    """Whether it is a metric with a state, told by what it can do: the package need not be there to ask."""
+    return isinstance(compute_metrics, nn.Module) and all(
+        callable(getattr(compute_metrics, name, None)) for name in ("update", "compute", "reset")
+    )
+
+
+class MetricObject:
+    """The user's object, reset at the start; it sees (predictions, labels) as they are, -100 and unshifted."""
+
+    name, needs_logits = "compute_metrics", True
+
+    def __init__(self, metric: Any) -> None:
+        self._metric = metric
+        self._fed = False
+        metric.reset()
+
+    def update(self, outputs: BatchOutputs) -> None:
+        if outputs.predictions is None or outputs.label_ids is None:
+            return
+        if isinstance(outputs.predictions, torch.Tensor):
+            self._metric.to(outputs.predictions.device)
+        self._metric.update(outputs.predictions, outputs.label_ids)
+        self._fed = True
+
+    def result(self, whole: WholeSet) -> dict[Any, Any]:
+        if not self._fed:
+            return {}
+        computed = self._metric.compute()
+        # One metric gets the name that a MetricCollection would give it.
+        return dict(computed) if isinstance(computed, Mapping) else {type(self._metric).__name__: computed}

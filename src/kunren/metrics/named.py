@@ -1,0 +1,82 @@
+"""Metrics by name (`metrics=["accuracy", "f1"]`), computed as a stream: no logits outlive their batch."""
+
+from __future__ import annotations
+
+import logging
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from kunren.metrics.answers import Answers, Reading
+from kunren.metrics.names import NAMED, PERPLEXITY, request_for
+from kunren.metrics.outputs import BatchOutputs, WholeSet
+
+logger = logging.getLogger(__name__)
+
+
+class NamedMetrics:
+    """The metrics of one evaluation; they are made at its first batch, which shows what the labels are."""
+
+    name = "metrics=[...]"
+
+    def __init__(self, names: Sequence[str], config: Any = None) -> None:
+        requests = [request_for(name) for name in names]
+        self._requests = [request for request in requests if request.metric != PERPLEXITY]
+        self._of_loss = [request.key for request in requests if request.metric == PERPLEXITY]
+        self._reading = Reading.of(config)
+        self._metrics: dict[str, Any] = {}
+        self._has_labels = False
+
+    @property
+    def needs_logits(self) -> bool:
+        return bool(self._requests)
+
+    def update(self, outputs: BatchOutputs) -> None:
+        is_shifted = outputs.shifted_labels is not None
+        labels = outputs.shifted_labels if is_shifted else outputs.labels
+        if not self._requests or outputs.logits is None or labels is None:
+            return
+        self._has_labels = True
+        answers = Answers(outputs.logits, labels, outputs.shifts and not is_shifted, self._reading)
+        if answers.is_empty:
+            return
+        for request in self._requests:
+            named = NAMED[request.metric]
+            if request.key not in self._metrics:
+                with warnings.catch_warnings():  # about how much it may come to hold
+                    warnings.simplefilter("ignore")
+                    self._metrics[request.key] = named.make(request, answers)
+            named.feed(self._metrics[request.key], answers, request)
+
+    def result(self, whole: WholeSet) -> dict[Any, Any]:
+        """NaN for everything where each label was ignored; nothing where there were no labels."""
+        computed = {key: _perplexity(whole.mean_loss) for key in self._of_loss if whole.mean_loss is not None}
+        if self._has_labels:
+            for request in self._requests:
+                metric = self._metrics.get(request.key)
+                with _warnings_logged():
+                    value = math.nan if metric is None else float(NAMED[request.metric].read(metric, request))
+                computed[request.key] = value
+        elif self._requests:
+            missing = whole.missing or "labels and an output with a row for each"
+            logger.warning("The metrics %s are left out, for want of %s.", [one.key for one in self._requests], missing)
+        return computed
+
+
+def _perplexity(mean_loss: float) -> float:
+    try:
+        return math.exp(mean_loss)
+    except OverflowError:
+        return math.inf
+
+
+@contextmanager
+def _warnings_logged() -> Iterator[None]:
+    """What torchmetrics warns of goes where kunren's warnings go, each once."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    for message in dict.fromkeys(str(one.message) for one in caught):
+        logger.warning("%s", message)

@@ -1,0 +1,71 @@
+"""The metrics that can be asked for by name, and what is told of a name that is not among them."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from kunren.base.names import did_you_mean
+from kunren.metrics.classification import CLASSIFICATION
+from kunren.metrics.declaration import NamedMetric, Request
+from kunren.metrics.regression import REGRESSION
+from kunren.metrics.shares import SHARES
+
+NAMED: dict[str, NamedMetric] = {**SHARES, **CLASSIFICATION, **REGRESSION}
+PERPLEXITY = "perplexity"  # of the evaluation's loss: it needs no logits
+ALIASES = {
+    "token_accuracy": "accuracy",
+    "mcc": "matthews_correlation",
+    "matthews_corrcoef": "matthews_correlation",
+    "kappa": "cohen_kappa",
+    "miou": "mean_iou",
+    "auc": "auroc",
+    "roc_auc": "auroc",
+    "pearsonr": "pearson",
+    "spearmanr": "spearman",
+}
+_TOP = re.compile(r"top_?([1-9]\d*)_accuracy")
+
+
+def known_names() -> list[str]:
+    """Every name, with and without an average."""
+    plain = [name for name in NAMED if name != "top_accuracy"] + ["top_5_accuracy", PERPLEXITY]
+    averaged = [f"{name}_{average}" for name, metric in NAMED.items() for average in metric.averages]
+    return sorted([*plain, *averaged, *ALIASES])
+
+
+def request_for(given: Any) -> Request:
+    """What a name asks for; blanks and capitals do not matter. ValueError with the nearest right name."""
+    key = re.sub(r"[\s_-]+", "_", given.strip().lower()) if isinstance(given, str) else ""
+    if top := _TOP.fullmatch(key):
+        return Request(key, "top_accuracy", count=int(top[1]))
+    stem, _, average = key.rpartition("_")
+    stem, name = ALIASES.get(stem, stem), ALIASES.get(key, key)
+    if name == PERPLEXITY or (name in NAMED and name != "top_accuracy"):
+        return Request(key, name)
+    if stem in NAMED and average in NAMED[stem].averages:
+        return Request(key, stem, average)
+    nearest = did_you_mean(key, known_names())
+    choices = ", ".join(name for name in known_names() if name not in ALIASES)
+    remedy = nearest or f" There are: {choices}."
+    if not isinstance(given, str):
+        remedy = " It takes names; a torchmetrics object is passed as compute_metrics."
+    raise ValueError(f"metrics: {given!r} is not the name of a metric.{remedy}")
+
+
+def check_names(names: Sequence[str], prediction_loss_only: bool = False) -> None:
+    """What can be said of `metrics=[...]` before any work is done: ValueError, or ImportError without torchmetrics."""
+    needing_logits = [request.key for request in map(request_for, names) if request.metric != PERPLEXITY]
+    if not needing_logits:
+        return
+    if prediction_loss_only:
+        raise ValueError(
+            f"metrics={list(names)!r} with prediction_loss_only=True: {needing_logits[0]} needs the logits. "
+            "Leave prediction_loss_only at False: with metrics by name no logits are kept."
+        )
+    if importlib.util.find_spec("torchmetrics") is None:
+        raise ImportError(
+            f"metrics={list(names)!r} needs torchmetrics: pip install torchmetrics, or pip install 'kunren[metrics]'."
+        )
