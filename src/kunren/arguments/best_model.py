@@ -35,9 +35,7 @@ class BestModel(Evaluation, Saving, Optimization):
 
     def _uses_metric(self) -> bool:
         return (
-            self.load_best_model_at_end
-            or self.save_strategy == SaveStrategy.BEST
-            or self.lr_scheduler_type in _WAITING
+            self.load_best_model_at_end or self.save_strategy == SaveStrategy.BEST or self.lr_scheduler_type in _WAITING
         )
 
     def check(self) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kunren.arguments.dataloading import ORDERS_BY_LENGTH, row_order
 from kunren.base.text_table import text_table
 
 # What leaves the numbers of training and what is kept of them as they are. Names that stand nowhere in this file (of a
@@ -22,14 +23,23 @@ _SILENT_NAMES = """
     do_train do_eval do_predict resume_from_checkpoint async_save save_on_each_node enable_jit_checkpoint
     dataloader_num_workers dataloader_pin_memory dataloader_persistent_workers dataloader_prefetch_factor
     dataloader_multiprocessing_context per_device_eval_batch_size eval_accumulation_steps eval_do_concat_batches
-    eval_use_gather_object prediction_loss_only include_for_metrics batch_eval_metrics activation_checkpointing
+    eval_use_gather_object prediction_loss_only include_for_metrics batch_eval_metrics metrics activation_checkpointing
     activation_checkpointing_kwargs gradient_checkpointing gradient_checkpointing_kwargs use_cache
-    torch_empty_cache_steps local_rank ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers
+    torch_empty_cache_steps auto_find_batch_size nonfinite nonfinite_limit local_rank
+    ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers
     ddp_static_graph ddp_backend ddp_timeout
 """
 _SILENT = frozenset(_SILENT_NAMES.split())
 _OF_STATE = frozenset({"optim", "optim_args", "optim_target_modules"})
-_OF_OPTIMIZER = _OF_STATE | {"adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay"}
+_OF_GROUPS = frozenset({"parameter_groups", "layer_decay", "learning_rate", "weight_decay"})
+_OF_OPTIMIZER = _OF_STATE | {
+    "adam_beta1",
+    "adam_beta2",
+    "adam_epsilon",
+    "weight_decay",
+    "parameter_groups",
+    "layer_decay",
+}
 _OF_SCHEDULE = frozenset({"learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps"})
 # They choose among implementations of one algorithm, whose states are the same.
 _SAME_OPTIMIZER = frozenset({"adamw_torch", "adamw_torch_fused", "adamw_torch_xla", "adamw_torch_npu_fused"})
@@ -39,7 +49,6 @@ _COUNTS_ONLY_WITH = {
     "save_steps": ("save_strategy", "steps"),
     "eval_steps": ("eval_strategy", "steps"),
     "logging_steps": ("logging_strategy", "steps"),
-    "length_column_name": ("train_sampling_strategy", "group_by_length"),
 }
 _STATE = (
     "the saved state of the optimizer or schedule belongs to the old value. Set it back, or begin a new run from these "
@@ -56,6 +65,7 @@ _NOTES = {
     **dict.fromkeys(("seed", "data_seed", "train_sampling_strategy"), "from the next epoch on"),
     "lr_scheduler_type": "the rate is that of the new schedule at this step",
     "ignore_data_skip": "the epoch begins again",
+    "mixture_weights": "from the next epoch on",
 }
 
 
@@ -135,28 +145,56 @@ def _without_effect(name: str, saved: Mapping[str, Any], now: Mapping[str, Any])
         return bool(now.get(switch) != value)
     if name in ("seed", "data_seed"):  # the model's random numbers go on from the checkpoint, whatever the seed
         return bool(_data_seed(saved) == _data_seed(now))
+    if name == "length_column_name":
+        return _order(now) not in ORDERS_BY_LENGTH
+    if name in ("batching", "train_sampling_strategy"):  # two names for the same thing
+        return _order(saved) == _order(now) and "packed" not in (saved.get("batching"), now.get("batching"))
     if name == "num_train_epochs":
         return all(arguments.get("max_steps", 0) > 0 for arguments in (saved, now))
     return False
 
 
 def _belongs_to_state(name: str, saved: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    if name in _OF_GROUPS and _division(saved) != _division(now):
+        return True
     if name in ("lr_scheduler_type", "lr_scheduler_kwargs", "learning_rate"):
         return bool({saved.get("lr_scheduler_type"), now.get("lr_scheduler_type")} & _STATEFUL_SCHEDULES)
     return name in _OF_STATE and not (name == "optim" and {saved[name], now[name]} <= _SAME_OPTIMIZER)
 
 
+def _division(arguments: Mapping[str, Any]) -> Any:
+    """Which parameters the rules tell apart: the moments are saved group by group, whatever the numbers are."""
+    rules = arguments.get("parameter_groups") or []
+    if not rules and arguments.get("layer_decay") is None:
+        return None
+    rate, decay = arguments.get("learning_rate"), arguments.get("weight_decay")
+    options = [(False, rate, decay), (False, rate, 0)]
+    for rule in rules:
+        own = rule.get("learning_rate")
+        told = (own is not None and own != rate, rate if own is None else own)
+        options += [(*told, rule.get("weight_decay", decay)), (*told, 0)]
+    return (
+        [rule["pattern"] for rule in rules],
+        [options.index(one) for one in options],
+        arguments.get("layer_decay") in (None, 1),
+    )
+
+
 def _reorders(name: str, saved: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    if name in ("per_device_train_batch_size", "gradient_accumulation_steps"):
-        # Examples of like length are sorted within chunks of so many batches.
-        return now.get("train_sampling_strategy") == "group_by_length" and _rows_a_step(saved) != _rows_a_step(now)
-    return name in ("seed", "data_seed", "train_sampling_strategy", "length_column_name")
+    order = _order(now)
+    if name == "per_device_train_batch_size":  # rows of like length are put together for batches of one size
+        return order in ORDERS_BY_LENGTH
+    if name == "gradient_accumulation_steps":
+        return order == "batch_rebalance"
+    if name in ("batching", "train_sampling_strategy"):
+        return _order(saved) != order
+    return name in ("seed", "data_seed", "length_column_name", "token_budget", "mixture_weights")
+
+
+def _order(arguments: Mapping[str, Any]) -> str:
+    return row_order(arguments.get("batching", "padded"), arguments.get("train_sampling_strategy", "random"))
 
 
 def _data_seed(arguments: Mapping[str, Any]) -> Any:
     chosen = arguments.get("data_seed")
     return chosen if chosen is not None else arguments.get("seed")
-
-
-def _rows_a_step(arguments: Mapping[str, Any]) -> Any:
-    return arguments.get("per_device_train_batch_size", 0) * arguments.get("gradient_accumulation_steps", 1)

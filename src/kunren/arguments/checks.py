@@ -60,15 +60,19 @@ def whole_steps(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value >= 1 and value.is_integer() else value
 
 
-def enum_member(kind: type[EnumType], name: str, value: Any) -> EnumType:
-    """The member that `value` names: a string, any library's enum of that value, or False, YAML's reading of `no`."""
+def enum_member(kind: type[EnumType], name: str, value: Any, further: Sequence[str] = ()) -> EnumType:
+    """The member that `value` names: a string, any library's enum of that value, or False, YAML's reading of `no`.
+
+    `further` are names that are valid as well, for the error to tell.
+    """
     plain = value.value if isinstance(value, Enum) else value
     if plain is False and "no" in [str(member) for member in kind]:
         plain = "no"
     try:
         return kind(plain)
     except ValueError as error:
-        raise ValueError(f"{name}={plain!r}: {error}") from None
+        hint = did_you_mean(str(plain), [*map(str, kind), *further]) if further else ""
+        raise ValueError(f"{name}={plain!r}: {error}{hint}") from None
 
 
 def from_json(name: str, value: Any, read_path: bool = False) -> Any:

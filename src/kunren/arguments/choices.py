@@ -101,6 +101,19 @@ class OptimizerNames(NameEnum):
     STABLE_ADAMW = "stable_adamw"
 
 
+# Further names, of the package pytorch-optimizer: its optimizers that need nothing but gradients and that go on exactly
+# from a saved state.
+_FURTHER_NAMES = """
+    accsgd adabelief adabound adadelta adagc adago adai adalite adam adamax adamc adamg adamod adamp adams
+    adamuon adamw adamwsn adan adanorm adapnm adasmooth adatam adopt aggmo aida alice ano apollodqn avagrad bcos
+    came dadaptadagrad dadaptadam dadaptlion dadaptsgd dash diffgrad dualadam emofact emolynx emonavi
+    exadam fadam fira flashadamw focus fromage ftrl grams gravity kate kron lamb laprop lars lion mars msvag
+    muon nadam normuon novograd padam pid pnm prodigy qhadam qhm racs radam ranger rose scion scionlight sgdp
+    sgdsai sgdw shampoo signsgd simplifiedademamix sm3 soap splus srmm stablespam swats tam tiger vsgd yogi
+"""
+FURTHER_OPTIMIZERS = tuple(_FURTHER_NAMES.split())
+
+
 class ParallelMode(NameEnum):
     NOT_PARALLEL = "not_parallel"
     NOT_DISTRIBUTED = "not_distributed"

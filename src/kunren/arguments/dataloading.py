@@ -14,6 +14,17 @@ _SAMPLING = ("random", "sequential", "group_by_length", "batch_rebalance")
 _BATCHING = ("padded", "grouped", "token_budget", "packed")
 _BAD_SAMPLES = ("raise", "skip")
 
+ORDERS_BY_LENGTH = ("grouped", "token_budget", "batch_rebalance")
+
+
+def row_order(batching: str, strategy: str) -> str:
+    """What the order of the rows follows, whichever of the two arguments says so; 'random' and 'sequential' too."""
+    if batching in ("grouped", "token_budget"):
+        return batching
+    if strategy == "group_by_length":  # of arguments made by transformers; or packed, where there is no padding
+        return "random" if batching == "packed" else "grouped"
+    return strategy
+
 
 @dataclass
 class Dataloading(ArgumentGroup):
@@ -29,7 +40,9 @@ class Dataloading(ArgumentGroup):
     remove_unused_columns: bool = explained(True, "Leave out columns that the model's forward does not take.")
     label_names: list[str] | None = explained(None, "The inputs that are labels; found from the model if not given.")
     train_sampling_strategy: str = explained("random", "The order of the training examples.", _SAMPLING)
-    length_column_name: str = explained("length", "The column that holds lengths, for group_by_length.")
+    length_column_name: str = explained(
+        "length", "The column that holds lengths, for batching by length; without it the inputs are counted."
+    )
     batching: str = explained(
         "padded",
         "How rows become batches: 'padded', 'grouped' by length, padded under a 'token_budget', or 'packed' without "
@@ -37,7 +50,9 @@ class Dataloading(ArgumentGroup):
         _BATCHING,
     )
     token_budget: int | None = explained(
-        None, "With batching='token_budget': the most tokens in one batch on each device, padding included."
+        None,
+        "With batching='token_budget': the most tokens in one batch on each device, padding included; "
+        "per_device_train_batch_size is not used.",
     )
     bad_sample_policy: str = explained(
         "raise", "What becomes of an example that cannot be loaded: 'raise' its error, or 'skip' it.", _BAD_SAMPLES
@@ -81,6 +96,19 @@ class Dataloading(ArgumentGroup):
         if (self.token_budget is None) is (self.batching == "token_budget"):
             remedy = "batching='token_budget' and token_budget, a number of tokens, are given together."
             raise refuse("token_budget", self.token_budget, remedy)
+        if self.batching in ("grouped", "token_budget") and self.train_sampling_strategy in (
+            "sequential",
+            "batch_rebalance",
+        ):
+            remedy = f"batching={self.batching!r} has an order of its own; leave it at 'random'."
+            raise refuse("train_sampling_strategy", self.train_sampling_strategy, remedy)
+        for name in ("neftune_noise_alpha", "torch_compile") if self.batching == "packed" else ():
+            if getattr(self, name, None):
+                reasons = {"torch_compile": "the code would be compiled anew for every batch"}
+                reason = reasons.get(name, "the noise is scaled by the length of padded rows")
+                raise refuse(
+                    "batching", "packed", f"{reason} ({name}={getattr(self, name)!r}). Use batching='grouped'."
+                )
         self._check_mixture()
 
     def _check_mixture(self) -> None:

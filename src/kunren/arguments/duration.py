@@ -14,7 +14,7 @@ class Duration(ArgumentGroup):
     num_train_epochs: float = explained(3.0, "Passes over the training data; 0.5 is half a pass.")
     max_steps: int = explained(-1, "Optimizer steps in all. Above 0 it takes the place of num_train_epochs.")
     gradient_accumulation_steps: int = explained(1, "Micro-batches that make one optimizer step.")
-    auto_find_batch_size: bool = explained(False, "When memory runs out, start again with a smaller batch.")
+    auto_find_batch_size: bool = explained(False, "Compute a batch in smaller pieces when memory runs out; always so.")
 
     def check(self) -> None:
         at_least(self, "per_device_train_batch_size", 1, "a batch needs at least one example.")

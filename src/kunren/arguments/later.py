@@ -9,10 +9,7 @@ logger = logging.getLogger(__name__)
 
 _LATER = {
     "push_to_hub": "uploading to a hub",
-    "use_liger_kernel": "Liger kernels",
     "parallelism_config": "tensor, context and sequence parallelism",
-    "auto_find_batch_size": "the search for a batch size",
-    "torch_empty_cache_steps": "emptying the device's cache",
 }
 
 

@@ -8,7 +8,7 @@ import re
 _MORE_IS_BETTER = re.compile(
     r"acc(uracy)?|auc|auroc|auprc|ap|map|f\d|fbeta|precision|recall|specificity|sensitivity|mcc|matthews|kappa|jaccard"
     r"|m?iou|dice|mrr|ndcg|hits?|top\d*|(sacre)?bleu\d*|gleu|rouge(\d|l|lsum)?|meteor|chrf|bertscore|bleurt|comet|exact"
-    r"|em|match|pearsonr?|spearmanr?|kendall|r2|psnr|ssim|rewards?|win|likelihood|logprob|throughput"
+    r"|em|match|pearsonr?|spearmanr?|kendall|r2|psnr|ssim|rewards?|win|likelihood|logprob|throughput|explained"
 )
 _LESS_IS_BETTER = re.compile(
     r"loss|losses|perplexity|ppl|wer|cer|ter|mer|err|errors?|eer|r?mse|mae|s?mape|r?msle|nll|crossentropy|brier|fid|kl"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -13,22 +13,7 @@ from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 from kunren.arguments.choices import SchedulerType
 from kunren.base.names import did_you_mean
 from kunren.base.registry import look_up
-
-# name -> function(optimizer[, num_warmup_steps][, num_training_steps], options of its own)
-SCHEDULES: dict[str, str] = {
-    "linear": "kunren.optim.schedules.linear:get_linear_schedule_with_warmup",
-    "cosine": "kunren.optim.schedules.cosine:get_cosine_schedule_with_warmup",
-    "cosine_with_restarts": "kunren.optim.schedules.cosine:get_cosine_with_hard_restarts_schedule_with_warmup",
-    "cosine_with_min_lr": "kunren.optim.schedules.cosine:get_cosine_with_min_lr_schedule_with_warmup",
-    "cosine_warmup_with_min_lr": "kunren.optim.schedules.cosine:get_cosine_with_min_lr_schedule_with_warmup_lr_rate",
-    "polynomial": "kunren.optim.schedules.polynomial:get_polynomial_decay_schedule_with_warmup",
-    "constant": "kunren.optim.schedules.constant:get_constant_schedule",
-    "constant_with_warmup": "kunren.optim.schedules.constant:get_constant_schedule_with_warmup",
-    "inverse_sqrt": "kunren.optim.schedules.inverse_sqrt:get_inverse_sqrt_schedule",
-    "warmup_stable_decay": "kunren.optim.schedules.warmup_stable_decay:get_wsd_schedule",
-    "reduce_lr_on_plateau": "kunren.optim.schedules.plateau:get_reduce_on_plateau_schedule",
-    "greedy": "kunren.optim.schedules.greedy:get_greedy_schedule",
-}
+from kunren.optim.schedules import SCHEDULES
 
 
 class ClosedFormSchedule(LambdaLR):
@@ -61,22 +46,32 @@ class ClosedFormSchedule(LambdaLR):
         super().load_state_dict(resize_state(state_dict, len(self.optimizer.param_groups)))
 
 
-def resize_state(state_dict: dict[str, Any], number_of_groups: int) -> dict[str, Any]:
+# What torch's schedules keep for each parameter group; the momentums are those of CyclicLR.
+_RATES = ("base_lrs", "_last_lr", "lr_lambdas", "min_lrs", "max_lrs", "_init_lrs")
+_LISTS_BY_GROUP = (*_RATES, "base_momentums", "max_momentums")
+
+
+def groups_in(state_dict: Mapping[str, Any]) -> int | None:
+    """The number of parameter groups that a schedule's state is of; None when it does not tell."""
+    return next((len(state_dict[key]) for key in _LISTS_BY_GROUP if isinstance(state_dict.get(key), list)), None)
+
+
+def resize_state(state_dict: Mapping[str, Any], number_of_groups: int) -> dict[str, Any]:
     """A schedule's state for another number of parameter groups; a ValueError when its groups had different rates.
 
     A file for transformers, which always has two groups, wants `resize_state(schedule.state_dict(), 2)`.
     """
     resized = dict(state_dict)
-    for key in ("base_lrs", "_last_lr", "lr_lambdas"):
-        values = state_dict[key]
-        if len(values) == number_of_groups:
-            continue
-        if any(value != values[0] for value in values):
-            raise ValueError(
-                f"The schedule's state has {key} {values} for {len(values)} parameter groups, and the optimizer here "
-                f"has {number_of_groups}: resume with the parameter groups that the state was saved with."
-            )
-        resized[key] = values[:1] * number_of_groups
+    for key, values in state_dict.items():
+        if key == "_schedulers":  # SequentialLR and ChainedScheduler hold others
+            resized[key] = [resize_state(inner, number_of_groups) for inner in values]
+        elif key in _LISTS_BY_GROUP and isinstance(values, list) and len(values) not in (0, number_of_groups):
+            if any(value != values[0] for value in values):
+                raise ValueError(
+                    f"The schedule's state has {key} {values} for {len(values)} parameter groups, and the optimizer "
+                    f"here has {number_of_groups}: resume with the parameter groups that the state was saved with."
+                )
+            resized[key] = values[:1] * number_of_groups
     return resized
 
 

@@ -127,11 +127,23 @@ def test_the_seed_is_only_that_of_the_data() -> None:
     assert changed({"seed": 2}, {"seed": 3, "data_seed": 2}) == []
 
 
-def test_the_batch_is_part_of_the_order_when_lengths_are_grouped() -> None:
-    grouped = {"train_sampling_strategy": "group_by_length", "per_device_train_batch_size": 8}
-    assert "repeats some examples" in refusal(changed(grouped, {**grouped, "per_device_train_batch_size": 4}))
-    same = {**grouped, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
-    check(changed(grouped, same), "checkpoint-3")
+def test_the_batch_is_part_of_the_order_when_lengths_count() -> None:
+    half, twice = {"per_device_train_batch_size": 4}, {"gradient_accumulation_steps": 2}
+    budget = {"batching": "token_budget", "token_budget": 64}
+    for order in ({"train_sampling_strategy": "group_by_length"}, {"batching": "grouped"}, budget):
+        assert "repeats some examples" in refusal(changed(order, {**order, **half}))
+        check(changed(order, {**order, **twice}), "checkpoint-3")
+    dealt = {"train_sampling_strategy": "batch_rebalance"}
+    assert "repeats some examples" in refusal(changed(dealt, {**dealt, **twice}))
+    assert "token_budget was 64" in refusal(changed(budget, {**budget, "token_budget": 32}))
+    assert "batching was 'padded'" in refusal(changed({}, {"batching": "grouped"}))
+    assert "length_column_name was" in refusal(changed(budget, {**budget, "length_column_name": "n"}))
+
+
+def test_two_names_of_one_order() -> None:
+    assert changed({"train_sampling_strategy": "group_by_length"}, {"batching": "grouped"}) == []
+    check(changed({"batching": "padded"}, {"batching": "packed"}), "checkpoint-3")
+    assert changed({}, {"length_column_name": "n"}) == []
 
 
 def test_a_schedule_that_follows_the_losses_cannot_be_changed() -> None:
@@ -157,3 +169,39 @@ def test_the_table_has_a_line_for_each() -> None:
     assert lines[0].split() == ["argument", "checkpoint", "now", "effect"]
     assert lines[1].split() == ["learning_rate", "5e-05", "0.001", "takes", "effect"]
     assert lines[2].startswith("seed") and "refused: in the middle of an epoch" in lines[2]
+
+
+RULES = [{"pattern": "head", "learning_rate": 1e-3}, {"pattern": "body", "learning_rate": 2e-3}]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, {"layer_decay": 0.9}),
+        ({}, {"parameter_groups": RULES[:1]}),
+        ({"parameter_groups": RULES}, {"parameter_groups": RULES[::-1]}),
+        ({"parameter_groups": RULES}, {"parameter_groups": RULES, "weight_decay": 0.1}),
+        ({"parameter_groups": RULES}, {"parameter_groups": RULES, "learning_rate": 1e-3}),
+        ({"parameter_groups": RULES}, {"parameter_groups": [RULES[0], {**RULES[1], "learning_rate": 1e-3}]}),
+        ({"layer_decay": 0.9}, {"layer_decay": 1.0}),
+    ],
+)
+def test_rules_that_divide_the_parameters_otherwise_are_refused(before: dict[str, Any], after: dict[str, Any]) -> None:
+    (change,) = changed(before, after)
+    assert change.refusal is not None
+    assert changed(before, after, has_optimizer=False)[0].refusal is None
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"layer_decay": 0.9}, {"layer_decay": 0.8}),
+        ({"parameter_groups": RULES}, {"parameter_groups": [RULES[0], {**RULES[1], "learning_rate": 3e-3}]}),
+        ({"parameter_groups": RULES}, {"parameter_groups": RULES, "learning_rate": 3e-3}),
+        ({}, {"learning_rate": 3e-3}),
+        ({}, {"weight_decay": 0.1}),
+    ],
+)
+def test_rules_with_other_numbers_take_effect(before: dict[str, Any], after: dict[str, Any]) -> None:
+    (change,) = changed(before, after)
+    assert change.refusal is None

@@ -23,8 +23,9 @@ DEVIATING_DEFAULTS = {"logging_nan_inf_filter": False, "restore_callback_states_
 # transformers asks whether a GPU is there and turns it off; kunren leaves the question to the loader.
 # What kunren has beyond the fields of transformers.
 ADDED = {
-    "async_save", "bad_sample_limit", "bad_sample_policy", "batching", "chunked_loss", "max_minutes", "metrics",
-    "mixture_weights", "save_best_limit", "save_minutes", "token_budget",
+    "async_save", "bad_sample_limit", "bad_sample_policy", "batching", "chunked_loss", "layer_decay", "max_minutes",
+    "metrics", "mixture_weights", "nonfinite", "nonfinite_limit", "parameter_groups", "save_best_limit", "save_minutes",
+    "token_budget",
 }  # fmt: skip
 DEVIATING_VALUES = {*DEVIATING_DEFAULTS, "dataloader_pin_memory", "accelerator_config", "hub_token"}
 FACTS = Path(__file__).parents[3].parent / "shared" / "docs" / "api_facts.json"
@@ -273,7 +274,7 @@ VALUES = st.fixed_dictionaries(
         "per_device_train_batch_size": st.integers(1, 64),
         "eval_strategy": st.sampled_from([*IntervalStrategy, "no", "steps", "epoch"]),
         "logging_steps": st.one_of(st.integers(1, 1000), st.floats(0.01, 0.9)),
-        "lr_scheduler_type": st.sampled_from([kind for kind in SchedulerType if kind != "reduce_lr_on_plateau"]),
+        "lr_scheduler_type": st.sampled_from(sorted({*SchedulerType} - {"reduce_lr_on_plateau", "greedy"})),
         "optim": st.sampled_from(list(OptimizerNames)),
         "report_to": st.lists(st.sampled_from(["wandb", "mlflow", "none"])),
         "metric_for_best_model": st.sampled_from(["loss", "f1", "quality"]),

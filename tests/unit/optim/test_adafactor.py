@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers.optimization import Adafactor as Reference
 
-from kunren.optim import Adafactor
+from kunren.optim.optimizers.adafactor import Adafactor
 
 SHAPES = [(), (1,), (7,), (64,), (5, 3), (1, 1), (64, 33), (3, 1, 5), (2, 3, 4, 5)]
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]

@@ -10,7 +10,7 @@ import torch
 import transformers
 from torch import nn
 
-from kunren.optim import (
+from kunren.optim.parameter_groups import (
     build_groups,
     count_decay_parameters,
     decay_parameter_names,

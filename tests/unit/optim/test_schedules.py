@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.optim.lr_scheduler import LambdaLR
 
-import kunren.optim as kunren_optim
+import kunren
 from kunren.arguments.choices import SchedulerType
-from kunren.optim import get_scheduler, resize_state, waits_for_metric
+from kunren.optim.schedule import get_scheduler, resize_state, waits_for_metric
 
 # name -> the options that a call needs; the last two wait for metrics
 NAMES: dict[str, dict[str, Any]] = {
@@ -158,7 +158,7 @@ def test_state_equals_transformers_and_crosses_both_ways(name: str) -> None:
     def get(module: Any, groups: int) -> Any:
         return module.get_scheduler(name, optimizer_of(groups), 3, 20, NAMES[name])
 
-    theirs, ours = get(reference, 2), get(kunren_optim, 1)
+    theirs, ours = get(reference, 2), get(kunren, 1)
     rates(theirs, 7), rates(ours, 7)
     for_transformers = resize_state(ours.state_dict(), 2)
     their_state = theirs.state_dict()
@@ -168,7 +168,7 @@ def test_state_equals_transformers_and_crosses_both_ways(name: str) -> None:
     assert {**for_transformers, **ignore} == {**their_state, **ignore}
     assert list(for_transformers) == list(their_state)
 
-    their_resumed, our_resumed = get(reference, 2), get(kunren_optim, 1)
+    their_resumed, our_resumed = get(reference, 2), get(kunren, 1)
     their_resumed.load_state_dict(for_transformers)
     our_resumed.load_state_dict(their_state)
     expected = rates(theirs, 15)
@@ -244,10 +244,10 @@ def test_warns_like_torch_when_stepped_before_the_optimizer() -> None:
 
 def test_public_functions_take_a_last_epoch() -> None:
     for ours, theirs, lengths in (
-        (kunren_optim.get_constant_schedule, reference.get_constant_schedule, ()),
-        (kunren_optim.get_constant_schedule_with_warmup, reference.get_constant_schedule_with_warmup, (6,)),
-        (kunren_optim.get_linear_schedule_with_warmup, reference.get_linear_schedule_with_warmup, (6, 12)),
-        (kunren_optim.get_cosine_schedule_with_warmup, reference.get_cosine_schedule_with_warmup, (6, 12)),
+        (kunren.get_constant_schedule, reference.get_constant_schedule, ()),
+        (kunren.get_constant_schedule_with_warmup, reference.get_constant_schedule_with_warmup, (6,)),
+        (kunren.get_linear_schedule_with_warmup, reference.get_linear_schedule_with_warmup, (6, 12)),
+        (kunren.get_cosine_schedule_with_warmup, reference.get_cosine_schedule_with_warmup, (6, 12)),
     ):
         found = []
         for function in (ours, theirs):
@@ -295,4 +295,4 @@ def test_values_that_cannot_work_are_refused() -> None:
     with pytest.raises(TypeError, match="'patiance', which 'greedy' does not take.*Did you mean 'patience'"):
         get_scheduler("greedy", optimizer_of(), 1, 5, {"patiance": 1})
     with pytest.raises(TypeError, match="not an? .*optimizer|needs a torch optimizer"):
-        kunren_optim.GreedyLR(None)
+        kunren.GreedyLR(None)

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
+
+from kunren.optim.optimizers.options import Known, parse_options
+
+if TYPE_CHECKING:
+    from kunren.arguments import TrainingArguments
+    from kunren.optim.registry import ClassAndArguments
 
 # torch.optim.Adafactor cannot stand in: its step size is always min(lr, 1/sqrt(t)) * max(eps2, RMS(x)), with no way to
 # turn either part off, so a schedule from outside has another meaning there; it has no beta1; its state has other keys.
@@ -143,3 +149,10 @@ def _normalised(gradient: Tensor, squared: Tensor, state: dict[str, Any], beta2:
     column = _moving_average(state, "exp_avg_sq_col", squared.mean(dim=-2), beta2)
     row_factor = (row / row.mean(dim=-1, keepdim=True)).rsqrt_().unsqueeze(-1)
     return row_factor * column.unsqueeze(-2).rsqrt() * gradient
+
+
+def adafactor(args: TrainingArguments, model: nn.Module | None) -> ClassAndArguments:
+    known: Known = {"clip_threshold": float, "decay_rate": float, "beta1": float}
+    # The step size is that of the schedule: the paper's own, and its scaling by parameter size, are off.
+    options = {"lr": args.learning_rate, "scale_parameter": False, "relative_step": False}
+    return Adafactor, {**options, **parse_options(args, known)}

@@ -1,0 +1,136 @@
+"""Every optimizer by its name: it learns, and a resumed run goes on as the undisturbed one."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from parity.models import flat
+from sklearn.datasets import load_digits
+from torch import nn
+
+import kunren
+from invariants.runs import arguments, losses
+from kunren.arguments.choices import FURTHER_OPTIMIZERS, OptimizerNames
+
+ELSEWHERE = {"adamw_torch_xla": "torch_xla", "adamw_torch_npu_fused": "torch_npu"}
+PACKAGES = {
+    "bitsandbytes": ("bnb", "ademamix", "lion_", "paged", "adamw_8bit"),
+    "torchao": ("4bit", "torch_8bit"),
+    "schedulefree": ("schedule_free",),
+    "pytorch_optimizer": ("grokadamw", "stable_adamw"),
+}
+COMPILED = ("adamw_torch_4bit", "adamw_torch_8bit")  # by torchao in their first step: half a minute
+NAMES = [
+    pytest.param(member.value, marks=[pytest.mark.slow] if member.value in COMPILED else [])
+    for member in OptimizerNames
+    if member.value not in ELSEWHERE
+]
+# Paged states fall back to plain ones on a CPU, with a warning; what torchao compiles warns as well.
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning:torch")
+# Rates at which thirty steps show; 3e-3 for all others.
+RATES = {
+    "sgd": 0.1,
+    "lomo": 0.1,
+    "schedule_free_sgd": 0.5,
+    "schedule_free_radam": 0.05,
+    "prodigy": 1.0,
+    "adadelta": 3.0,
+    "adamg": 1.0,
+    "adamod": 0.1,
+    "lars": 1.0,
+    "splus": 0.3,
+    "kate": 1e-3,
+}
+RATES |= dict.fromkeys(("dadaptadagrad", "dadaptadam", "dadaptlion", "dadaptsgd"), 1.0)
+SMALL_STEPS = {"pid", "qhm", "aggmo", "asgd", "accsgd", "sgdp", "sgdw", "gravity", "msvag", "pnm", "adai", "avagrad"}
+
+
+class Net(nn.Module):
+    """Wide enough that 8-bit states are 8-bit: bitsandbytes keeps what is below 4,096 numbers as it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.norm, self.head = nn.Linear(64, 80), nn.LayerNorm(80), nn.Linear(80, 10)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        logits = self.head(torch.relu(self.norm(self.first(x))))
+        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+
+def digits() -> list[dict[str, Any]]:
+    images, labels = load_digits(return_X_y=True)
+    return [{"x": torch.tensor(image, dtype=torch.float32) / 16, "labels": int(label)} for image, label in
+            zip(images[:256], labels[:256], strict=True)]  # fmt: skip
+
+
+DIGITS = digits()
+
+
+def need(optim: str) -> None:
+    wanted = [package for package, marks in PACKAGES.items() if any(mark in optim for mark in marks)]
+    if optim in FURTHER_OPTIMIZERS:
+        wanted = ["pytorch_optimizer"]
+    for package in wanted:
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+
+
+def trainer_for(folder: Path, optim: str, **settings: Any) -> kunren.Trainer:
+    need(optim)
+    rank = {"optim_args": "rank=8,update_proj_gap=5", "optim_target_modules": "all-linear"}
+    settings = {
+        "optim": optim,
+        "learning_rate": RATES.get(optim, 0.03 if optim in SMALL_STEPS else 3e-3),
+        "per_device_train_batch_size": 64,
+        "max_steps": 30,
+        "lr_scheduler_type": "constant",
+        "weight_decay": 0.01,
+        **(rank if optim.startswith(("galore", "apollo_")) else {}),
+        **settings,
+    }
+    return kunren.Trainer(model=Net(), args=arguments(folder, **settings), train_dataset=DIGITS)
+
+
+def learns(folder: Path, optim: str) -> None:
+    steps = 150 if optim.startswith("dadapt") else 30  # they find their rate themselves, from a very small one
+    trainer = trainer_for(folder, optim, max_steps=steps)
+    trainer.train()
+    found = losses(trainer)
+    first, last = found[1], sum(found[steps - back] for back in range(4)) / 4
+    assert last < 0.97 * first, f"{optim}: the loss went from {first} to {last}"
+
+
+@pytest.mark.parametrize("optim", [*NAMES, "lion", "muon"])
+def test_it_learns(tmp_path: Path, optim: str) -> None:
+    learns(tmp_path, optim)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optim", FURTHER_OPTIMIZERS)
+def test_a_further_one_learns(tmp_path: Path, optim: str) -> None:
+    learns(tmp_path, optim)
+
+
+def resumes(tmp_path: Path, optim: str) -> None:
+    straight = trainer_for(tmp_path / "straight", optim, max_steps=9, save_strategy="steps", save_steps=4)
+    straight.train()
+    resumed = trainer_for(tmp_path / "resumed", optim, max_steps=9, save_strategy="steps", save_steps=4)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "straight" / "checkpoint-4"))
+    assert torch.equal(flat(straight.model), flat(resumed.model))
+    assert losses(straight) == losses(resumed)
+
+
+@pytest.mark.parametrize("optim", NAMES)
+def test_a_resumed_run_is_the_undisturbed_one(tmp_path: Path, optim: str) -> None:
+    resumes(tmp_path, optim)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optim", FURTHER_OPTIMIZERS)
+def test_a_resumed_run_of_a_further_one_is_the_undisturbed_one(tmp_path: Path, optim: str) -> None:
+    resumes(tmp_path, optim)
