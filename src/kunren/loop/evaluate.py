@@ -1,31 +1,32 @@
 """Evaluation and prediction: one pass over a loader that leaves no trace in the run.
 
-Rows come back in data-set order. Each batch's outputs go to the host at once and are joined once at the end, so a batch
-costs the same whether it is the tenth or the ten-thousandth. The loss is a mean over counted labels, whatever the batch
-size. Module modes and every random generator are left as they were.
+Rows come back in data-set order. Each batch's outputs go to the host at once, into the arrays of the result, so a batch
+costs the same whether it is the tenth or the ten-thousandth; where nobody asked for them, nothing outlives its batch.
+The loss is a mean over counted labels, whatever the batch size. Module modes and every random generator are left as
+they were.
 """
 
 from __future__ import annotations
 
-import logging
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy
 import torch
 from torch import nn
 
-from kunren.base.nested import batch_size_of, join, keep_batched, to_host
+from kunren.base.nested import RowStructures, batch_size_of, keep_batched
 from kunren.base.random_state import preserved
 from kunren.base.types import EvalLoopOutput, EvalPrediction
 from kunren.data.loaders import examples_in
+from kunren.data.wrappers.bad_samples import evaluated
+from kunren.loop.guards.out_of_memory import PiecesThatFit
 from kunren.loop.requests import EvaluationInterrupted
 from kunren.losses.counting import counted_labels
-
-logger = logging.getLogger(__name__)
+from kunren.losses.functions.chunked_loss import deferring_logits
+from kunren.metrics import BatchOutputs, Collected, MetricSet, WholeSet, padding_for
+from kunren.model.signature import base_of
 
 
 class EvaluationHooks(Protocol):
@@ -34,9 +35,11 @@ class EvaluationHooks(Protocol):
     args: Any
     label_names: list[str]
     shifts_labels: bool
+    ignored_label: int | None
     compute_metrics: Callable[..., dict[str, Any]] | None
     preprocess_logits_for_metrics: Callable[[Any, Any], Any] | None
     main_input_name: str
+    processing_class: Any
     is_in_train: bool
     gather_function: Callable[[Any], Any]
 
@@ -47,28 +50,6 @@ class EvaluationHooks(Protocol):
     def is_asked_to_stop(self) -> bool: ...
 
 
-@dataclass
-class _Collected:
-    """What the batches of one evaluation leave on the host."""
-
-    losses: list[tuple[torch.Tensor, float, int]] = field(default_factory=list)  # (mean, counted labels, rows)
-    logits: list[Any] = field(default_factory=list)
-    labels: list[Any] = field(default_factory=list)
-    inputs: list[Any] = field(default_factory=list)
-    rows: int = 0
-
-    def mean_loss(self) -> float | None:
-        """The sum of label losses over the number of labels; batches without a label have weight 0."""
-        if not self.losses:
-            return None
-        weight = sum(counted for _, counted, _ in self.losses)
-        total = sum(float(mean) * counted for mean, counted, _ in self.losses if counted > 0)
-        return total / weight if weight else math.nan
-
-    def row_losses(self) -> numpy.ndarray:
-        return numpy.concatenate([numpy.full(rows, float(mean), numpy.float32) for mean, _, rows in self.losses])
-
-
 def evaluation_loop(
     do: EvaluationHooks,
     model: nn.Module,
@@ -77,74 +58,44 @@ def evaluation_loop(
     ignore_keys: Sequence[str],
     metric_key_prefix: str,
 ) -> EvalLoopOutput:
-    """Run the model over `loader`; metrics carry the prefix. Shapes: arrays of (rows, ...)."""
-    collected, streamed = _Collected(), None
-    by_batch = do.args.batch_eval_metrics and do.compute_metrics is not None
-    with preserved(), _in_eval_mode(model):
-        batches = iter(loader)
+    """Run the model over `loader`; metrics carry the prefix. Shapes: arrays of (rows, ...).
+
+    With `loss_only` nothing is kept; metrics that are computed batch by batch see the logits all the same.
+    """
+    args, base = do.args, base_of(model)
+    config = getattr(base, "config", None)
+    metrics = MetricSet(args.metrics, do.compute_metrics, args.batch_eval_metrics, do.is_in_train, config)
+    collected = Collected(examples_in(loader), padding_for(base, do.processing_class), not args.eval_do_concat_batches)
+    loss_alone = loss_only and (args.prediction_loss_only or not metrics.needs_logits)
+    with preserved(), _in_eval_mode(model), deferring_logits(model, args, loss_alone):
+        batches, fitting = evaluated(loader), PiecesThatFit(do.args.device)
         batch = next(batches, None)
         while batch is not None:
             following = next(batches, None)
-            parts = _one_batch(do, model, batch, loss_only, ignore_keys, collected)
-            if by_batch and parts.logits is not None:
-                streamed = _computed(do, _prediction_of(parts), compute_result=following is None)
-            elif not by_batch:
-                parts.append_to(collected)
+            fitting.predict(
+                lambda part, last: _one_batch(do, model, part, loss_only, ignore_keys, metrics, collected, last),
+                batch,
+                following is None,
+            )
             do.fire("on_prediction_step")
             if do.is_asked_to_stop():
                 raise EvaluationInterrupted
             batch = following
 
-        concatenate = _joined if do.args.eval_do_concat_batches else _kept_apart
-        predictions = concatenate(collected.logits) if collected.logits else None
-        label_ids = concatenate(collected.labels) if collected.labels else None
-        computed = streamed or {}
-        if not by_batch and do.compute_metrics is not None and not loss_only:
-            if predictions is None or label_ids is None:
-                missing = "labels" if label_ids is None else "an output with a row for each input"
-                logger.warning("compute_metrics is not called, for want of %s.", missing)
+        predictions, label_ids, inputs = collected.results()
+        whole = WholeSet(collected.mean_loss())
+        if not loss_only:
+            if label_ids is None:
+                whole.missing = "labels"
+            elif predictions is None:
+                whole.missing = "an output with a row for each input"
             else:
-                computed = _computed(do, _all_of(do, collected, predictions, label_ids, concatenate))
-    metrics: dict[str, Any] = {}
-    mean_loss = collected.mean_loss()
-    if mean_loss is not None:
-        metrics[f"{metric_key_prefix}_loss"] = mean_loss
-    metrics.update({_prefixed(str(key), metric_key_prefix): _plain(value) for key, value in computed.items()})
-    return EvalLoopOutput(predictions, label_ids, metrics, _number_of_rows(loader, collected.rows))
-
-
-def _computed(do: EvaluationHooks, prediction: EvalPrediction, **options: Any) -> dict[Any, Any]:
-    """The user's metrics; while training, an error in them costs the metrics, not the run."""
-    assert do.compute_metrics is not None
-    try:
-        metrics = do.compute_metrics(prediction, **options)
-        if metrics is not None and not isinstance(metrics, Mapping):
-            raise TypeError(f"compute_metrics returned {metrics!r}: it has to return a dict of names and values.")
-        return dict(metrics or {})
-    except Exception:
-        if not do.is_in_train:
-            raise
-        logger.exception("compute_metrics failed: training goes on without the metrics of this evaluation.")
-        return {}
-
-
-@dataclass
-class _BatchParts:
-    """The host copies of one batch's results."""
-
-    logits: Any
-    labels: Any
-    inputs: Any
-    losses: numpy.ndarray | None
-
-    def append_to(self, collected: _Collected) -> None:
-        for part, into in (
-            (self.logits, collected.logits),
-            (self.labels, collected.labels),
-            (self.inputs, collected.inputs),
-        ):
-            if part is not None:
-                into.append(part)
+                losses = collected.row_losses() if "loss" in args.include_for_metrics and collected.losses else None
+                whole.prediction = EvalPrediction(predictions, label_ids, inputs, losses)
+        computed = metrics.result(whole)
+    named = {} if whole.mean_loss is None else {f"{metric_key_prefix}_loss": whole.mean_loss}
+    named.update({_prefixed(str(key), metric_key_prefix): _plain(value) for key, value in computed.items()})
+    return EvalLoopOutput(predictions, label_ids, named, _number_of_rows(loader, collected.rows))
 
 
 def _one_batch(
@@ -153,68 +104,47 @@ def _one_batch(
     batch: Any,
     loss_only: bool,
     ignore_keys: Sequence[str],
-    collected: _Collected,
-) -> _BatchParts:
+    metrics: MetricSet,
+    collected: Collected,
+    is_last: bool,
+) -> None:
+    """Predict, compute, keep what is to be kept. When this returns, no logits of the batch are left on the device."""
     rows = batch_size_of(batch) or 0
-    wanted = do.args.include_for_metrics
-    inputs = batch.get(do.main_input_name) if "inputs" in wanted and isinstance(batch, Mapping) else None
-    counted = float(counted_labels(batch, do.shifts_labels, do.label_names))
-    loss, logits, labels = do.prediction_step(model, batch, loss_only, list(ignore_keys))
+    wanted, given = do.args.include_for_metrics, batch if isinstance(batch, Mapping) else {}
+    shifted_labels = given.get("shift_labels")
+    inputs = given.get(do.main_input_name) if "inputs" in wanted else None
+    counted = float(counted_labels(batch, do.shifts_labels, do.label_names, do.ignored_label))
+    needs_logits = not loss_only or (metrics.needs_logits and not do.args.prediction_loss_only)
+    loss, logits, labels = do.prediction_step(model, batch, not needs_logits, list(ignore_keys))
+    collected.rows += rows
     losses = None
     if loss is not None:
         mean = loss.detach().cpu()
         collected.losses.append((mean, counted, rows))
-        if "loss" in wanted:
-            losses = numpy.full(rows, float(mean), numpy.float32)
+        losses = numpy.full(rows, float(mean), numpy.float32) if "loss" in wanted else None
     logits = _unwrapped(keep_batched(logits, rows))
-    if logits is not None and do.preprocess_logits_for_metrics is not None:
-        logits = do.preprocess_logits_for_metrics(logits, labels)  # whatever that returns is taken as it is
-    collected.rows += rows
-    gather = do.gather_function
-    return _BatchParts(to_host(gather(logits)), _host_labels(gather(labels), rows), to_host(inputs), losses)
+    outputs = BatchOutputs(logits, labels, shifted_labels, do.shifts_labels, inputs, losses, is_last)
+    keeps = not loss_only and not metrics.is_by_batch
+    if keeps or do.compute_metrics is not None:
+        prepare, predictions = do.preprocess_logits_for_metrics, logits
+        if logits is not None and prepare is not None:
+            predictions = prepare(logits, labels)  # whatever that returns is taken as it is
+        outputs.predictions = do.gather_function(predictions)
+        outputs.label_ids = _label_rows(do.gather_function(labels), rows)
+    metrics.update(outputs)
+    if keeps:
+        collected.keep(rows, outputs.predictions, outputs.label_ids, inputs)
 
 
 def _unwrapped(parts: Any) -> Any:
     return parts[0] if isinstance(parts, tuple) and len(parts) == 1 else parts
 
 
-def _host_labels(labels: Any, rows: int) -> Any:
+def _label_rows(labels: Any, rows: int) -> Any:
     """Labels that are one structure per row (boxes, masks) stay a list of rows; tensors are joined."""
     if isinstance(labels, (list, tuple)) and len(labels) == rows and all(isinstance(row, Mapping) for row in labels):
-        return _Rows(to_host(list(labels)))
-    return to_host(_unwrapped(keep_batched(labels, rows)))
-
-
-class _Rows(list[Any]):
-    """Labels of ragged structure, one entry per row."""
-
-
-def _joined(batches: list[Any]) -> Any:
-    if isinstance(batches[0], _Rows):
-        return [row for batch in batches for row in batch]
-    return join(batches)
-
-
-def _kept_apart(batches: list[Any]) -> Any:
-    return [_joined([batch]) for batch in batches]
-
-
-def _prediction_of(parts: _BatchParts) -> EvalPrediction:
-    """One batch for streamed metrics: tensors, as in transformers."""
-    return EvalPrediction(parts.logits, parts.labels, parts.inputs, parts.losses)
-
-
-def _all_of(
-    do: EvaluationHooks,
-    collected: _Collected,
-    predictions: Any,
-    label_ids: Any,
-    concatenate: Callable[[list[Any]], Any],
-) -> EvalPrediction:
-    wanted = do.args.include_for_metrics
-    inputs = concatenate(collected.inputs) if "inputs" in wanted and collected.inputs else None
-    losses = collected.row_losses() if "loss" in wanted and collected.losses else None
-    return EvalPrediction(predictions, label_ids, inputs, losses)
+        return RowStructures(labels)
+    return _unwrapped(keep_batched(labels, rows))
 
 
 def _prefixed(key: str, prefix: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any, final
 
 import torch
 
+from kunren.data.wrappers.source_losses import SourceLosses
 from kunren.engine import Backend
 
 
@@ -21,6 +22,8 @@ class LossMeter:
         self._empty_steps = 0  # of these, steps whose window held no label
         self._total = 0.0  # the sum over all steps up to the last log
         self._total_steps = 0
+        self.last_loss: torch.Tensor | None = None
+        self.by_source: SourceLosses | None = None  # of a run of several training sets
 
     @property
     def has_news(self) -> bool:
@@ -31,7 +34,10 @@ class LossMeter:
         if self.hides_non_finite:
             # What transformers does by default: the mean so far stands in for a loss that is not finite.
             loss = torch.where(torch.isfinite(loss), loss, self._sum / (1 + self._steps))
+        self.last_loss = loss
         self._sum.add_(loss)
+        if self.by_source is not None:
+            self.by_source.add(loss)
 
     def end_step(self, is_empty: bool) -> None:
         """Count one optimizer step; one without any label says nothing about the loss."""
@@ -45,6 +51,8 @@ class LossMeter:
         steps = self._steps - self._empty_steps
         self._steps = self._empty_steps = 0
         logs: dict[str, Any] = {"loss": total / steps if steps else float("nan")}
+        if self.by_source is not None:
+            logs |= self.by_source.take(engine.sum)
         if gradient_norm is not None:
             logs["grad_norm"] = float(gradient_norm)
         logs["learning_rate"] = learning_rate
@@ -69,6 +77,7 @@ class LossMeter:
             "empty_steps": self._empty_steps,
             "total": self._total,
             "total_steps": self._total_steps,
+            "by_source": self.by_source.state_dict() if self.by_source is not None else {},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -78,6 +87,8 @@ class LossMeter:
         self._sum.fill_(number(state["sum"]))
         self._steps, self._empty_steps = state["steps"], state["empty_steps"]
         self._total, self._total_steps = number(state["total"]), state["total_steps"]
+        if self.by_source is not None:
+            self.by_source.load_state_dict(state.get("by_source", {}))
 
 
 def speed_metrics(

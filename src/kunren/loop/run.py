@@ -14,6 +14,7 @@ from kunren.base.state import TrainerControl, TrainerState
 from kunren.data.reader import BatchReader
 from kunren.data.windows import GetBatches, Window, windows
 from kunren.engine import Backend
+from kunren.loop.guards.non_finite import NonFiniteGuard
 from kunren.loop.meter import LossMeter
 from kunren.loop.requests import Requests
 from kunren.plan import Cursor, Plan
@@ -68,6 +69,8 @@ class Run:
     gradient_norm: torch.Tensor | None = None
     cursor: Cursor = field(default_factory=Cursor)
     before_first_batch: Callable[[], None] | None = None  # of a resumed run: puts the random numbers back
+    pieces: int = 1  # that each micro-batch is computed in, since memory ran out
+    guard: NonFiniteGuard | None = None  # of the gradients
     requests: Requests | None = None  # signals, files and clocks that ask for a save or a stop
     evaluation_due: bool = False  # one was broken off by a request to stop
     known_batches_per_epoch: int | None = None  # of a stream: learnt when its first pass ends

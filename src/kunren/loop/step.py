@@ -13,6 +13,7 @@ from torch import nn
 from kunren.base.nested import map_tensors
 from kunren.engine import Backend
 from kunren.losses.counting import counted_labels, is_zero
+from kunren.losses.functions.binding import NamedLoss
 from kunren.losses.smoothing import LabelSmoother
 from kunren.losses.weighting import LossScale, weighted, without_trace
 
@@ -26,6 +27,8 @@ class StepHooks(Protocol):
     loss_scale: LossScale
     label_names: list[str]
     shifts_labels: bool
+    ignored_label: int | None  # None: the loss is a mean over rows
+    named_loss: NamedLoss | None  # the one that the model's class name asks for
     model_accepts_loss_kwargs: bool  # whether `forward` is handed `num_items_in_batch`
     label_smoother: LabelSmoother | None
     compute_loss_func: Callable[..., torch.Tensor] | None
@@ -53,7 +56,7 @@ def training_step(do: StepHooks, model: nn.Module, inputs: Any, num_items_in_bat
     window = do.current_gradient_accumulation_steps
     counted = None
     if window > 1 and num_items_in_batch is not None:  # before anybody can take the labels out of the batch
-        counted = counted_labels(inputs, do.shifts_labels, do.label_names)
+        counted = counted_labels(inputs, do.shifts_labels, do.label_names, do.ignored_label)
     if do.window_is_empty or is_zero(counted):
         return _skipped(do)
     inputs = do._prepare_inputs(inputs)
@@ -98,12 +101,14 @@ def _skipped(do: StepHooks) -> torch.Tensor:
 
 def compute_loss(do: StepHooks, model: nn.Module, inputs: Any, num_items_in_batch: Any) -> tuple[torch.Tensor, Any]:
     """Call the model; its own loss, or the user's function, or label smoothing. Returns the loss and the outputs."""
-    labels = None
+    labels, apart, named = None, {}, do.named_loss
     takes_labels = do.compute_loss_func is not None or do.label_smoother is not None
     if isinstance(inputs, Mapping):
         inputs = dict(inputs)
         if takes_labels and "labels" in inputs:
             labels = inputs.pop("labels")
+        if named is not None:
+            apart = named.take_from(inputs)
         if do.model_accepts_loss_kwargs and num_items_in_batch is not None:
             inputs["num_items_in_batch"] = num_items_in_batch
         outputs = model(**inputs)
@@ -115,6 +120,9 @@ def compute_loss(do: StepHooks, model: nn.Module, inputs: Any, num_items_in_batc
     if labels is not None and do.label_smoother is not None:
         count = num_items_in_batch if do.model_accepts_loss_kwargs else None
         return do.label_smoother(outputs, labels, do.shifts_labels, count), outputs
+    inputs = {**inputs, **apart} if apart else inputs
+    if named is not None and named.is_asked(outputs, inputs):
+        return named(outputs, inputs, num_items_in_batch)
     return _own_loss(outputs, model, inputs), outputs
 
 
@@ -130,16 +138,16 @@ def _own_loss(outputs: Any, model: nn.Module, inputs: Any) -> torch.Tensor:
         return loss if loss.dim() == 0 else loss.reshape(())
     given = [str(name) for name in inputs if name != "num_items_in_batch"] if isinstance(inputs, Mapping) else []
     names = ", ".join(given) or type(inputs).__name__
+    labelled = any(name.startswith("label") for name in given)
+    missing = "" if labelled else " There are no labels among the inputs: name the target column `labels`."
     if isinstance(loss, torch.Tensor):
         raise ValueError(
-            f"{type(model).__name__} returned a loss of shape {tuple(loss.shape)}: it has to be a single number. "
-            "Average it in the model's forward, or override `compute_loss`."
+            f"{type(model).__name__} returned a loss of shape {tuple(loss.shape)}: it has to be a single number."
+            f"{missing} Average it in the model's forward, or override `compute_loss`."
         )
     if isinstance(loss, (int, float)):
         raise ValueError(f"{type(model).__name__} returned the number {loss!r} as its loss: it has to be a tensor.")
     keys = ", ".join(map(str, outputs)) if isinstance(outputs, Mapping) else type(outputs).__name__
-    labelled = any(name.startswith("label") for name in given)
-    missing = "" if labelled else " There are no labels among the inputs: name the target column `labels`."
     raise ValueError(
         f"{type(model).__name__} returned no loss, only: {keys}. It was given: {names}.{missing} Otherwise let forward "
         "return a dict with the key 'loss', or pass `compute_loss_func` to the Trainer."
@@ -158,6 +166,7 @@ def prediction_step(
             loss, outputs = do.compute_loss(model, inputs, return_outputs=True)
             loss = loss.detach().mean()
         else:
+            inputs = inputs if do.named_loss is None else do.named_loss.without(inputs)
             outputs = model(**inputs) if isinstance(inputs, Mapping) else model(*inputs)
             loss = outputs.get("loss") if isinstance(outputs, Mapping) else None
             loss = loss.detach().mean() if isinstance(loss, torch.Tensor) else None

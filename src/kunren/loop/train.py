@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
+from kunren.data.windows import Window
+from kunren.loop.guards.out_of_memory import training_step_in_pieces, within_memory
 from kunren.loop.requests import EvaluationInterrupted
 from kunren.loop.run import Run, TrainHooks
 
@@ -24,22 +26,14 @@ def training_steps(run: Run, do: TrainHooks) -> Iterator[int]:
         exhausted = True
         for window in run.windows(epoch):  # the micro-batches of one optimizer step
             fire("on_step_begin")
-            for batch, is_last in window:
-                with engine.accumulate(run.model, is_last):
-                    loss = do.training_step(run.model, batch, window.num_items)  # forward + backward
-                run.meter.add(loss)
-                if not is_last:
-                    fire("on_substep_end")
-                    if control.should_stop:
-                        break
-            if not is_last:
+            if not within_memory(run, do, window, accumulate):
                 engine.zero_gradients()  # stopped between micro-batches: the unfinished window is dropped
                 exhausted = False
                 break
 
             run.gradient_norm = engine.clip_gradients(run.optimizer, plan.max_grad_norm)
             fire("on_pre_optimizer_step")
-            stepped = engine.step(run.optimizer)
+            stepped = run.guard.step(run, do, window) if run.guard is not None else engine.step(run.optimizer)
             fire("on_optimizer_step")
             run.learning_rate = do._get_learning_rate()  # the rate this step used
             if stepped and run.steps_scheduler:
@@ -47,6 +41,8 @@ def training_steps(run: Run, do: TrainHooks) -> Iterator[int]:
             engine.zero_gradients()
 
             run.advance(window)
+            if engine.empty_cache_steps is not None and state.global_step % engine.empty_cache_steps == 0:
+                engine.empty_cache()
             run.meter.end_step(window.is_empty)
             fire("on_step_end")
             if run.requests is not None:
@@ -61,6 +57,24 @@ def training_steps(run: Run, do: TrainHooks) -> Iterator[int]:
         end_epoch(run, do, exhausted)
         if control.should_training_stop or state.global_step >= plan.max_steps:
             break
+
+
+def accumulate(run: Run, do: TrainHooks, window: Window) -> bool:
+    """Forward and backward of each micro-batch of a window; False when a callback stopped in between."""
+    losses = []
+    for batch, is_last in window:
+        with run.engine.accumulate(run.model, is_last):
+            if run.pieces == 1:
+                losses.append(do.training_step(run.model, batch, window.num_items))
+            else:
+                losses.append(training_step_in_pieces(do, run.model, batch, window.num_items, run.pieces))
+        if not is_last:
+            run.fire("on_substep_end")
+            if run.control.should_stop:
+                return False
+    for loss in losses:
+        run.meter.add(loss)
+    return True
 
 
 def end_epoch(run: Run, do: TrainHooks, exhausted: bool) -> None:
@@ -94,6 +108,8 @@ def settle(run: Run, do: TrainHooks) -> None:
     """Log, evaluate, save, where the control flags ask for it. Only here does a number reach the host."""
     control = run.control
     if control.should_log and run.meter.has_news:
+        if run.guard is not None:
+            run.guard.read(run)
         do.log_in_training(run.meter.logs(run.engine, run.gradient_norm, run.learning_rate), run.start_time)
     if control.should_evaluate:
         is_new_best = evaluate(run, do)

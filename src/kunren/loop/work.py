@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from kunren.losses.counting import PACKED_LENGTHS
 from kunren.model.signature import unwrap
 
 
@@ -24,12 +25,16 @@ def operations_per_token(model: nn.Module) -> int:
 
 def tokens_in(batch: Any, main_input_name: str) -> int:
     """Entries of the main input, padding included; 0 where there is none."""
+    if isinstance(batch, Mapping) and PACKED_LENGTHS in batch:
+        return sum(batch[PACKED_LENGTHS])
     main_input = batch.get(main_input_name) if isinstance(batch, Mapping) else None
     return main_input.numel() if isinstance(main_input, torch.Tensor) else 0
 
 
 def real_tokens_in(batch: Any, main_input_name: str, pad_token_id: int | None) -> int:
     """Tokens without padding, by the attention mask or else by the pad token."""
+    if isinstance(batch, Mapping) and PACKED_LENGTHS in batch:
+        return sum(batch[PACKED_LENGTHS])
     if isinstance(batch, Mapping) and isinstance(batch.get("attention_mask"), torch.Tensor):
         return int(batch["attention_mask"].sum())
     if pad_token_id is None or not tokens_in(batch, main_input_name):

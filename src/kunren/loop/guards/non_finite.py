@@ -1,0 +1,209 @@
+"""Gradients that are not finite: the update is dropped, and what is done then is the user's choice.
+
+"skip" goes on with the next batch; "rollback" goes back to the last good weights and moments before that; "raise" ends
+the run, with a checkpoint where checkpoints are saved. Several in a row end it in any case, with the step, the batches
+and the first module whose output was not finite.
+
+The gradients are looked at by their norm, which the loop has anyway. Reading it costs a wait on a device other than the
+CPU; with a fused optimizer under "skip" nothing waits: the kernel itself drops the update, and the count is read with
+the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any, final
+
+import torch
+from torch import nn
+
+from kunren.base.nested import batch_size_of
+from kunren.base.random_state import preserved
+
+logger = logging.getLogger(__name__)
+
+_ROWS_NAMED = 32
+
+
+class NonFiniteError(ArithmeticError):
+    """The gradients of a run are not finite; the weights are those before the update."""
+
+
+@final
+class NonFiniteGuard:
+    """Stands between clipping and the optimizer's step."""
+
+    def __init__(self, policy: str, limit: int, keep_every: int) -> None:
+        self.policy, self.limit, self.keep_every = policy, limit, keep_every
+        self.dropped = 0  # updates of this run
+        self._in_a_row = 0
+        self._kept: _LastGood | None = None
+        self._on_device: torch.Tensor | None = None  # updates dropped by the kernel: (since the last log, in a row)
+
+    def step(self, run: Any, do: Any, window: Any) -> bool:
+        """`engine.step`, unless the gradients are not finite; whether the schedule moves on."""
+        norm = run.gradient_norm if run.gradient_norm is not None else run.meter.last_loss
+        if self.policy == "skip" and self._can_leave_it_to_the_kernel(run, norm):
+            return self._step_on_device(run, norm)
+        if run.engine.scaler is not None or norm is None or math.isfinite(float(norm)):
+            # An overflow under fp16 is the scaler's: it drops the update, and lowers the scale.
+            self._in_a_row = 0
+            if self.policy == "rollback" and run.state.global_step % self.keep_every == 0:
+                self._kept = self._kept or _LastGood()
+                self._kept.keep(run)
+            return bool(run.engine.step(run.optimizer))
+        self.dropped += 1
+        self._in_a_row += 1
+        step = run.state.global_step + 1
+        if self.policy == "raise" or self._in_a_row >= self.limit:
+            self._stop(run, do, window)
+        logger.warning(
+            "The gradients of step %d are not finite (norm %s): its update is dropped.%s",
+            step,
+            float(norm),
+            self._kept.restore(run) if self.policy == "rollback" and self._kept is not None else "",
+        )
+        return True
+
+    def _stop(self, run: Any, do: Any, window: Any) -> None:
+        run.engine.zero_gradients()
+        reason = describe(run, do, window)
+        many = f"{self._in_a_row} steps in a row" if self._in_a_row > 1 else f"step {run.state.global_step + 1}"
+        if run.saves_at_the_end and run.state.global_step > 0:
+            do.save_in_training()
+        raise NonFiniteError(
+            f"The gradients of {many} are not finite. {reason} The weights are those after step "
+            f"{run.state.global_step}. A lower learning_rate, max_grad_norm or bf16=True in place of fp16=True are the "
+            "usual remedies; nonfinite='skip' or 'rollback' go on without such batches."
+        )
+
+    # ---- on a device, without waiting for it
+
+    def _can_leave_it_to_the_kernel(self, run: Any, norm: Any) -> bool:
+        on_device = isinstance(norm, torch.Tensor) and norm.device.type != "cpu"
+        return on_device and bool(run.optimizer.defaults.get("fused")) and run.engine.scaler is None
+
+    def _step_on_device(self, run: Any, norm: torch.Tensor) -> bool:
+        if self._on_device is None:
+            self._on_device = torch.zeros(2, device=norm.device)
+        bad = (~torch.isfinite(norm)).float()
+        self._on_device[0] += bad
+        self._on_device[1] = (self._on_device[1] + 1) * bad
+        run.optimizer.found_inf = bad  # fused kernels leave weights and moments alone where this is 1
+        try:
+            return bool(run.engine.step(run.optimizer))
+        finally:
+            del run.optimizer.found_inf
+
+    def read(self, run: Any) -> None:
+        """When a log is due: how many updates a device has dropped since the last one."""
+        if self._on_device is None:
+            return
+        dropped, in_a_row = (int(value) for value in self._on_device.tolist())
+        self._on_device[0] = 0
+        self.dropped += dropped
+        if dropped:
+            logger.warning("%d updates up to step %d were dropped: not finite.", dropped, run.state.global_step)
+        if in_a_row >= self.limit:
+            raise NonFiniteError(
+                f"The gradients of {in_a_row} steps up to step {run.state.global_step} are not finite. The weights are "
+                "those before them. nonfinite='raise' tells the batch and the module."
+            )
+
+
+def guard_for(args: Any, logging_steps: int) -> NonFiniteGuard | None:
+    """The guard that the arguments ask for; none where a word in the log is enough."""
+    if args.nonfinite == "warn":
+        return None
+    return NonFiniteGuard(args.nonfinite, args.nonfinite_limit, max(1, logging_steps))
+
+
+@final
+class _LastGood:
+    """Weights, buffers and moments in memory, as they were before an update whose gradients were finite."""
+
+    def __init__(self) -> None:
+        self.step = 0
+        self._copies: list[torch.Tensor] = []
+        self._optimizer: dict[Any, dict[str, Any]] = {}
+
+    def keep(self, run: Any) -> None:
+        self.step = run.state.global_step
+        tensors = _tensors_of(run)
+        if len(self._copies) != len(tensors):
+            self._copies = [torch.empty_like(tensor) for tensor in tensors]
+        for copy, tensor in zip(self._copies, tensors, strict=True):
+            copy.copy_(tensor)
+        self._optimizer = {parameter: _copied(state) for parameter, state in run.optimizer.state.items()}
+
+    def restore(self, run: Any) -> str:
+        """Put them back; says so."""
+        for copy, tensor in zip(self._copies, _tensors_of(run), strict=True):
+            tensor.copy_(copy)
+        for parameter in list(run.optimizer.state):
+            if parameter in self._optimizer:
+                run.optimizer.state[parameter] = _copied(self._optimizer[parameter])
+            else:
+                del run.optimizer.state[parameter]
+        return f" The weights go back to those of step {self.step}."
+
+
+def _tensors_of(run: Any) -> list[torch.Tensor]:
+    return [tensor.detach() for tensor in (*run.model.parameters(), *run.model.buffers())]
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    return {key: _copied(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def describe(run: Any, do: Any, window: Any) -> str:
+    """Where it began: the batches, their rows, and the first module with an output that is not finite."""
+    first = window.batches_done - len(window.batches)
+    rows = run.reader.rows_of(run.cursor.epoch, first, window.batches_done)
+    named = ", ".join(map(str, rows[:_ROWS_NAMED])) + (", ..." if len(rows) > _ROWS_NAMED else "")
+    where = f"batches {first + 1} to {window.batches_done}" if len(window.batches) > 1 else f"batch {first + 1}"
+    where += f" of epoch {run.cursor.epoch + 1}" + (f", examples {named}" if rows else "")
+    for name, parameter in run.model.named_parameters():
+        if not bool(torch.isfinite(parameter).all()):
+            return f"The weight {name} was not finite before {where}."
+    for batch in window.batches:
+        module = first_module_not_finite(run, do, batch)
+        if module is not None:
+            return f"It was in {where}: {module}."
+    return f"It was in {where}: every output of a module is finite, so it happens in the loss or in the backward pass."
+
+
+def first_module_not_finite(run: Any, do: Any, batch: Any) -> str | None:
+    """The forward pass of a batch once more; the name of the innermost module first to give what is not finite."""
+    found: list[str] = []
+
+    def look(name: str) -> Any:
+        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+            if not found and _holds_non_finite(output):
+                found.append(
+                    f"the first output that is not finite is that of {name or 'the model'} ({type(module).__name__})"
+                )
+
+        return hook
+
+    hooks = [module.register_forward_hook(look(name)) for name, module in run.model.named_modules()]
+    try:
+        with preserved(), torch.no_grad(), do.silenced(), do.compute_loss_context_manager():
+            do.compute_loss(run.model, do._prepare_inputs(batch), num_items_in_batch=batch_size_of(batch))
+    except Exception:
+        logger.debug("The batch could not be computed once more.", exc_info=True)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found[0] if found else None
+
+
+def _holds_non_finite(output: Any) -> bool:
+    if isinstance(output, torch.Tensor):
+        return output.is_floating_point() and not bool(torch.isfinite(output).all())
+    if isinstance(output, dict):
+        return any(map(_holds_non_finite, output.values()))
+    return isinstance(output, (list, tuple)) and any(map(_holds_non_finite, output))
