@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 # Tests share the cores among WORKERS processes, so each takes one thread; nothing may reach for a model hub.
 TEST_ENVIRONMENT := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 
-.PHONY: help demo test slow crash trackers lint format types architecture bench clean
+.PHONY: help demo test slow tasks crash trackers lint format types architecture bench clean
 
 help:
 	@echo "make demo           fine-tune a model and try it (DEMO=sentiment, digits, text or names)"
@@ -20,6 +20,7 @@ help:
 	@echo "make types          mypy --strict over src"
 	@echo "make architecture   budgets, layers, public surface"
 	@echo "make slow           slow, crash and multi-process tests"
+	@echo "make tasks          a model for each task trains on real data to its metric (ten minutes)"
 	@echo "make crash          500 kills, and a fault at every system call of a save (KILLS=500; five minutes)"
 	@echo "make trackers       tests of the experiment trackers that are installed"
 	@echo "make bench          the benchmarks, against their peers"
@@ -30,8 +31,11 @@ demo: $(VENV)/installed
 test: $(VENV)/installed
 	$(TEST_ENVIRONMENT) $(BIN)/python -m pytest -q -n $(WORKERS)
 
-slow: $(VENV)/installed
+slow: $(VENV)/installed-slow
 	$(TEST_ENVIRONMENT) $(BIN)/python -m pytest -m "slow or crash or distributed"
+
+tasks: $(VENV)/installed-slow
+	$(TEST_ENVIRONMENT) $(BIN)/python -m pytest -q -s -m slow tests/tasks
 
 crash: $(VENV)/installed
 	KUNREN_KILLS=$(KILLS) $(TEST_ENVIRONMENT) $(BIN)/python -m pytest -q -m "crash or not crash" tests/crash
@@ -73,6 +77,10 @@ $(VENV)/installed: $(VENV)/installed-torch requirements-dev.txt requirements-dem
 	$(BIN)/python -m pip install --quiet -r requirements-dev.txt
 	$(BIN)/python -m pip install --quiet --no-deps -r requirements-demo.txt
 	$(BIN)/python -m pip install --quiet --no-deps --editable .
+	touch $@
+
+$(VENV)/installed-slow: $(VENV)/installed requirements-slow.txt
+	$(BIN)/python -m pip install --quiet -r requirements-slow.txt
 	touch $@
 
 $(VENV)/installed-bench: $(VENV)/installed requirements-bench.txt

@@ -63,10 +63,20 @@ class ForkServer:
             env=environment,
         )
 
-    def run(self, task: str, *arguments: Any, signals: Sequence[tuple[float, int]] = (), **settings: Any) -> Ended:
-        """Call `task` ("module:function") in a child; `signals` are (seconds after the start, number)."""
+    def run(
+        self,
+        task: str,
+        *arguments: Any,
+        signals: Sequence[tuple[float, int]] = (),
+        once_there: Path | None = None,
+        **settings: Any,
+    ) -> Ended:
+        """Call `task` ("module:function") in a child; `signals` are (seconds after the start, number).
+
+        With `once_there`, seconds count from when that file is there: how fast a process starts says nothing.
+        """
         self._log.write_bytes(b"")
-        request = {"task": task, "arguments": arguments, "settings": settings, "signals": signals}
+        request = {"task": task, "arguments": arguments, "settings": settings, "signals": signals, "mark": once_there}
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({**request, "log": str(self._log)}, default=str) + "\n")
@@ -95,7 +105,7 @@ def serve() -> Callable[[], None] | None:
         child = os.fork()
         if child == 0:
             return lambda request=request: _work(request)  # type: ignore[misc]
-        print(json.dumps(_attend(child, request["signals"])), flush=True)
+        print(json.dumps(_attend(child, request["signals"], request["mark"])), flush=True)
     return None
 
 
@@ -109,8 +119,11 @@ def _work(request: dict[str, Any]) -> None:
     getattr(importlib.import_module(module), function)(*request["arguments"], **request["settings"])
 
 
-def _attend(child: int, signals: Sequence[tuple[float, int]]) -> dict[str, Any]:
+def _attend(child: int, signals: Sequence[tuple[float, int]], mark: str | None) -> dict[str, Any]:
     """Send the signals at their times and wait for the end; a child that does not end is killed and reported."""
+    begun = time.monotonic()
+    while mark is not None and not os.path.exists(mark) and time.monotonic() < begun + _HANGING_SECONDS:
+        time.sleep(0.002)
     begun = time.monotonic()
     watch, hung, over = os.pidfd_open(child), False, False
     for after, number in [*sorted(map(tuple, signals)), (_HANGING_SECONDS, signal.SIGKILL)]:

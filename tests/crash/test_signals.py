@@ -61,8 +61,18 @@ class Asking(kunren.TrainerCallback):
             Path(args.output_dir, "save-now").touch()
 
 
+class Marking(kunren.TrainerCallback):
+    """Leaves a file when the training begins."""
+
+    def __init__(self, mark: str) -> None:
+        self.mark = mark
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        Path(self.mark).touch()
+
+
 def train(folder: str, settings: dict[str, Any], at: int = 0, send: list[int] = (), in_evaluation: int = 0,
-          ask: bool = False) -> None:  # fmt: skip
+          ask: bool = False, mark: str = "") -> None:  # fmt: skip
     """In a child of the fork server: train, and show that the Trainer can be used afterwards."""
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     trainer = build(folder, **settings)
@@ -72,6 +82,8 @@ def train(folder: str, settings: dict[str, Any], at: int = 0, send: list[int] = 
         trainer.add_callback(Sending(at, list(send)))
     if ask:
         trainer.add_callback(Asking())
+    if mark:
+        trainer.add_callback(Marking(mark))
     try:
         output = trainer.train()
     except KeyboardInterrupt:
@@ -133,9 +145,16 @@ def test_signal_from_another_process_at_a_random_moment(
     server: ForkServer, undisturbed: Callable[..., Outcome], tmp_path: Path
 ) -> None:
     settings = {**SETTINGS, "pause": 0.01}
-    for turn, after in enumerate([0.15, 0.22, 0.31]):
-        folder = tmp_path / f"run-{turn}"
-        ended = server.run("crash.test_signals:train", folder, settings, signals=[(after, signal.SIGTERM)])
+    for turn, after in enumerate([0.0, 0.06, 0.13]):
+        folder, mark = tmp_path / f"run-{turn}", tmp_path / f"begun-{turn}"
+        ended = server.run(
+            "crash.test_signals:train",
+            folder,
+            settings,
+            mark=str(mark),
+            signals=[(after, signal.SIGTERM)],
+            once_there=mark,
+        )
         stopped = returned_at(ended)
         assert steps(folder) == [stopped]
         assert stopped < 24, "the signal came too late to show anything"

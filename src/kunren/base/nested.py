@@ -77,13 +77,17 @@ def batch_size_of(data: Any) -> int | None:
 def keep_batched(data: Any, batch_size: int) -> Any:
     """Only the tensors whose first dimension is the batch; None where nothing of `data` is left.
 
-    Outputs also hold caches, scalars and None: they say nothing about single rows and cannot be joined.
+    Outputs also hold caches, scalars and None: they say nothing about single rows and cannot be joined. A mapping of
+    nothing but scalars, such as the parts of a detection loss, keeps its place among the outputs, one entry a batch:
+    people count places.
     """
     if isinstance(data, torch.Tensor):
         return data if data.dim() > 0 and data.shape[0] == batch_size else None
     if isinstance(data, Mapping):
         kept = {key: keep_batched(value, batch_size) for key, value in data.items()}
         kept = {key: value for key, value in kept.items() if value is not None}
+        if not kept and data and all(isinstance(value, torch.Tensor) and value.dim() == 0 for value in data.values()):
+            return dict(data)
         return kept or None
     if isinstance(data, (list, tuple)):
         parts = tuple(part for part in (keep_batched(value, batch_size) for value in data) if part is not None)

@@ -97,10 +97,10 @@ def test_only_tensors_with_the_batch_dimension_are_kept() -> None:
         "other": torch.ones(2, 3),
         "cache": object(),
         "layers": (torch.ones(3), torch.ones(1), None),
-        "empty": {"scalar": torch.tensor(0)},
+        "empty": {"scalar": torch.tensor(0)},  # people count places
     }
     kept = keep_batched(outputs, 3)
-    assert list(kept) == ["logits", "layers"]
+    assert list(kept) == ["logits", "layers", "empty"]
     assert kept["logits"] is logits
     assert len(kept["layers"]) == 1
     assert keep_batched({"scalar": torch.tensor(1.0), "cache": object()}, 3) is None
@@ -227,3 +227,12 @@ def test_small_view_does_not_keep_the_whole() -> None:
 def test_size_in_bytes() -> None:
     assert size_in_bytes({"a": torch.ones(2, 3), "b": [torch.ones(4, dtype=torch.int64), None]}) == 24 + 32
     assert size_in_bytes(None) == 0
+
+
+def test_a_mapping_of_scalars_keeps_its_place() -> None:
+    """As the parts of a detection loss: who takes logits by their place finds them there."""
+    batches = [({"box": torch.tensor(float(index)), "cls": torch.tensor(1.0)}, torch.ones(3, 2)) for index in range(2)]
+    kept = [keep_batched(batch, 3) for batch in batches]
+    parts, logits = join(kept)
+    assert parts["box"].tolist() == [0.0, 1.0]
+    assert logits.shape == (6, 2)
