@@ -20,6 +20,12 @@ _HOMES = {
     "TrainerControl": "kunren.base.state",
     "DefaultDataCollator": "kunren.collators",
     "DataCollatorWithPadding": "kunren.collators",
+    "DataCollatorForTokenClassification": "kunren.collators",
+    "DataCollatorForSeq2Seq": "kunren.collators",
+    "DataCollatorForLanguageModeling": "kunren.collators",
+    "DataCollatorForPermutationLanguageModeling": "kunren.collators",
+    "DataCollatorForMultipleChoice": "kunren.collators",
+    "DataCollatorWithFlattening": "kunren.collators",
     "default_data_collator": "kunren.collators",
     "EvalPrediction": "kunren.base.types",
     "EvalLoopOutput": "kunren.base.types",
@@ -29,23 +35,25 @@ _HOMES = {
     "SaveStrategy": "kunren.arguments.choices",
     "SchedulerType": "kunren.arguments.choices",
     "OptimizerNames": "kunren.arguments.choices",
+    "LOSS_MAPPING": "kunren.losses.functions",
+    "fixed_cross_entropy": "kunren.losses.functions.cross_entropy",
     "set_seed": "kunren.base.random_state",
     "enable_full_determinism": "kunren.base.random_state",
-    "Adafactor": "kunren.optim",
-    "get_scheduler": "kunren.optim",
-    "get_constant_schedule": "kunren.optim",
-    "get_constant_schedule_with_warmup": "kunren.optim",
-    "get_cosine_schedule_with_warmup": "kunren.optim",
-    "get_linear_schedule_with_warmup": "kunren.optim",
-    "get_cosine_with_hard_restarts_schedule_with_warmup": "kunren.optim",
-    "get_cosine_with_min_lr_schedule_with_warmup": "kunren.optim",
-    "get_cosine_with_min_lr_schedule_with_warmup_lr_rate": "kunren.optim",
-    "get_greedy_schedule": "kunren.optim",
-    "get_inverse_sqrt_schedule": "kunren.optim",
-    "get_polynomial_decay_schedule_with_warmup": "kunren.optim",
-    "get_reduce_on_plateau_schedule": "kunren.optim",
-    "get_wsd_schedule": "kunren.optim",
-    "GreedyLR": "kunren.optim",
+    "Adafactor": "kunren.optim.optimizers.adafactor",
+    "get_scheduler": "kunren.optim.schedule",
+    "get_constant_schedule": "kunren.optim.schedules.constant",
+    "get_constant_schedule_with_warmup": "kunren.optim.schedules.constant",
+    "get_cosine_schedule_with_warmup": "kunren.optim.schedules.cosine",
+    "get_linear_schedule_with_warmup": "kunren.optim.schedules.linear",
+    "get_cosine_with_hard_restarts_schedule_with_warmup": "kunren.optim.schedules.cosine",
+    "get_cosine_with_min_lr_schedule_with_warmup": "kunren.optim.schedules.cosine",
+    "get_cosine_with_min_lr_schedule_with_warmup_lr_rate": "kunren.optim.schedules.cosine",
+    "get_greedy_schedule": "kunren.optim.schedules.greedy",
+    "get_inverse_sqrt_schedule": "kunren.optim.schedules.inverse_sqrt",
+    "get_polynomial_decay_schedule_with_warmup": "kunren.optim.schedules.polynomial",
+    "get_reduce_on_plateau_schedule": "kunren.optim.schedules.plateau",
+    "get_wsd_schedule": "kunren.optim.schedules.warmup_stable_decay",
+    "GreedyLR": "kunren.optim.schedules.greedy",
     "get_last_checkpoint": "kunren.checkpoint.layout",
 }
 
@@ -57,6 +65,9 @@ if TYPE_CHECKING:
     from kunren.base.random_state import set_seed as set_seed
     from kunren.callbacks import EarlyStoppingCallback as EarlyStoppingCallback
     from kunren.callbacks import TrainerCallback as TrainerCallback
+    from kunren.collators import DataCollatorForLanguageModeling as DataCollatorForLanguageModeling
+    from kunren.collators import DataCollatorForSeq2Seq as DataCollatorForSeq2Seq
+    from kunren.collators import DataCollatorForTokenClassification as DataCollatorForTokenClassification
     from kunren.collators import DataCollatorWithPadding as DataCollatorWithPadding
     from kunren.collators import default_data_collator as default_data_collator
     from kunren.trainer import Trainer as Trainer

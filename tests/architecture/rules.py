@@ -17,15 +17,17 @@ LAYERS = {
     "metrics": 2,
     "engine": 3,
     "loop": 4, "checkpoint": 4, "report": 4,
-    "trainer": 5, "seams": 5,
+    "trainer": 5, "seams": 5, "planning": 5,
     "seq2seq": 6, "hub": 6, "search": 6, "hf": 6, "cli": 6,
     "__init__": 7,
 }  # fmt: skip
 # One alternative among equals in each file, or a list of declarations: no part of what has to be read first.
 CATALOGUES = (
+    "__init__.py",  # the list of public names
     "arguments/", "callbacks/early_stopping", "callbacks/printer", "callbacks/progress", "cli/", "collators/",
-    "data/batching/", "data/wrappers/", "engine/backends/", "hf/", "hub/", "losses/functions/", "metrics/",
-    "optim/optimizers/", "optim/schedules/", "search/", "trackers/",
+    "data/batching/", "data/wrappers/", "engine/backends/", "hf/", "hub/", "loop/guards/", "losses/functions/",
+    "metrics/", "model/features/", "optim/groups/", "optim/optimizers/", "optim/schedules/", "planning/",
+    "search/", "trackers/",
 )  # fmt: skip
 HOMES = {
     "accelerate": ("engine",),

@@ -64,7 +64,8 @@ def _restore(callback: Any, state: Mapping[str, Any]) -> None:
 
 
 def _restore_control(control: TrainerControl, state: Mapping[str, Any]) -> None:
-    flags = {item.name for item in dataclasses.fields(control)}
+    # The checkpoint itself is what was asked for with `should_save`.
+    flags = {item.name for item in dataclasses.fields(control)} - {"should_save"}
     for name, value in state.get("args", {}).items():
         if name in flags:
             setattr(control, name, value)

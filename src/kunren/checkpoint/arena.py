@@ -6,13 +6,21 @@ have to be found and cleared first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, final
 
 import torch
 
+from kunren.base.nested import map_tensors
+
 _ALIGNMENT_BYTES = 64
 _BLOCK_BYTES = 256 << 20
+
+
+def identity(tensor: torch.Tensor) -> tuple[Any, ...] | None:
+    """Equal for tensors that are the same memory seen the same way, so tied; None for one that has no memory."""
+    if tensor.layout != torch.strided or tensor.device.type == "meta" or tensor.numel() == 0:
+        return None
+    return (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
 
 
 @final
@@ -30,12 +38,30 @@ class Arena:
         self._block = self._offset = 0
         self._places = {}
 
-    def place(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Where the copy of a tensor will be once `fill` is called. The same memory, seen the same way, is one copy."""
+    def snapshot(self, value: Any) -> Any:
+        """`value` with every tensor replaced by its copy in the arena; dicts, lists and tuples are made anew.
+
+        The copies are made before this returns: whoever saves may put other weights in place only for so long.
+        """
+        copies = map_tensors(self._place, value)
+        for pairs in self._pairs.values():
+            torch._foreach_copy_([target for target, _ in pairs], [source for _, source in pairs], non_blocking=True)
+        if any(device.type == "cuda" for _, device in self._pairs):
+            torch.cuda.synchronize()
+        self._pairs = {}
+        return copies
+
+    def _place(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Where the copy of a tensor will be, once all are copied. The same memory, seen the same way, is one copy."""
         tensor = tensor.detach()
-        if tensor.device.type == "meta" or tensor.layout != torch.strided or tensor.numel() < 2:
+        if hasattr(type(tensor), "__tensor_flatten__"):  # made of other tensors, as quantised states are
+            names, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+            parts = {name: self._place(getattr(tensor, name)) for name in names}
+            copy: torch.Tensor = type(tensor).__tensor_unflatten__(parts, context, tensor.shape, tensor.stride())  # type: ignore[attr-defined]
+            return copy
+        key = identity(tensor)
+        if key is None or tensor.numel() == 1:
             return tensor.clone()
-        key = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
         if key in self._places:
             return self._places[key]
         # On a storage of its own: torch.save writes the whole storage of a tensor, which here would be the block.
@@ -50,14 +76,6 @@ class Arena:
         self._pairs.setdefault((tensor.dtype, tensor.device), []).append((target, tensor))
         return target
 
-    def fill(self) -> None:
-        """Copy everything that has been given a place, and wait until copies from devices have arrived."""
-        for pairs in self._pairs.values():
-            torch._foreach_copy_([target for target, _ in pairs], [source for _, source in pairs], non_blocking=True)
-        if any(device.type == "cuda" for _, device in self._pairs):
-            torch.cuda.synchronize()
-        self._pairs = {}
-
     def _room(self, size: int) -> torch.UntypedStorage:
         rounded = -(-size // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
         while self._block < len(self._blocks):
@@ -70,25 +88,3 @@ class Arena:
         pinned = torch.cuda.is_available()
         self._blocks.append(torch.empty(max(rounded, _BLOCK_BYTES), dtype=torch.uint8, pin_memory=pinned))
         return self._room(size)
-
-
-def snapshot(value: Any, arena: Arena) -> Any:
-    """`value` with every tensor replaced by its copy in the arena; dicts, lists and tuples are made anew.
-
-    The copies are made before this returns: whoever saves may put other weights in place only for so long.
-    """
-    placed = _placed(value, arena)
-    arena.fill()
-    return placed
-
-
-def _placed(value: Any, arena: Arena) -> Any:
-    if isinstance(value, torch.Tensor):
-        return arena.place(value)
-    if isinstance(value, Mapping):
-        items = {key: _placed(item, arena) for key, item in value.items()}
-        return items if type(value) is dict else type(value)(items)  # type: ignore[call-arg]
-    if isinstance(value, (list, tuple)):
-        parts = [_placed(item, arena) for item in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    return value

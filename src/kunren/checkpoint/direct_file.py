@@ -8,7 +8,6 @@ O_DIRECT (tmpfs, overlays) get ordinary writes and a flush.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import mmap
@@ -26,7 +25,7 @@ _DIRECT: int = getattr(os, "O_DIRECT", 0)
 
 @final
 class DirectFile:
-    """A new file that is appended to and then closed, durable from then on. `close` may raise what a write would."""
+    """A new file, appended to inside of a `with` and durable after it. Its end may raise what a write would."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -113,36 +112,21 @@ class DirectFile:
         fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags & ~_DIRECT)
         return True
 
-    def close(self) -> None:
-        """Write what is left, cut the file to its size and flush it to the disk."""
-        if self._descriptor < 0:
-            return
-        try:
-            if self._filled:
-                self._hand_over(self._filled)
-            self._wait()
-            os.ftruncate(self._descriptor, self.size)
-            os.fsync(self._descriptor)
-        finally:
-            self._release()
-
-    def abandon(self) -> None:
-        """Let go of the file as it is, after an error."""
-        if self._descriptor >= 0:
-            with contextlib.suppress(Exception):
-                self._wait()
-            self._release()
-
-    def _release(self) -> None:
-        os.close(self._descriptor)
-        self._descriptor = -1
-
     def sha256(self) -> str:
-        """The digest of what was written; after `close`."""
+        """The digest of what was written; after the end."""
         return self._digest.hexdigest()
 
     def __enter__(self) -> DirectFile:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        self.abandon() if kind is not None else self.close()
+        """Write what is left, cut the file to its size and flush it; after an error, let go of it as it is."""
+        try:
+            if kind is None:
+                if self._filled:
+                    self._hand_over(self._filled)
+                os.ftruncate(self._descriptor, self.size)
+                os.fsync(self._descriptor)
+        finally:
+            self._wait()
+            os.close(self._descriptor)

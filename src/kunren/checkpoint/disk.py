@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from kunren.checkpoint.arena import identity
+
 _MIB = 1 << 20
 
 
@@ -18,8 +20,8 @@ def estimate_bytes(model: nn.Module, optimizer: Optimizer | None, last: Path | N
     Tied tensors count once. Of a model with PEFT adapters only what is trained is written. Headers, JSON and a
     tokenizer are not foreseen; beside a model whose size matters they are small.
     """
-    if last is not None and (size := folder_bytes(last)) > 0:
-        return size
+    if last is not None and last.is_dir():
+        return sum(path.stat().st_size for path in last.rglob("*") if path.is_file())
     tensors: list[torch.Tensor]
     if getattr(model, "peft_config", None):
         tensors = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -28,19 +30,9 @@ def estimate_bytes(model: nn.Module, optimizer: Optimizer | None, last: Path | N
     if optimizer is not None:
         states = optimizer.state.values()
         tensors += [value for state in states for value in state.values() if isinstance(value, torch.Tensor)]
-    sizes: dict[object, int] = {}
-    for number, tensor in enumerate(tensors):
-        if tensor.device.type == "meta":
-            continue
-        strided = tensor.layout == torch.strided and tensor.numel() > 0
-        key = (tensor.device, tensor.data_ptr(), tensor.shape) if strided else number
-        sizes[key] = tensor.numel() * tensor.element_size()
-    return sum(sizes.values())
-
-
-def folder_bytes(folder: Path) -> int:
-    """The sizes of all files below a folder; 0 for one that is not there."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    held = [tensor for tensor in tensors if tensor.device.type != "meta"]
+    distinct = {identity(tensor) or number: tensor for number, tensor in enumerate(held)}
+    return sum(tensor.numel() * tensor.element_size() for tensor in distinct.values())
 
 
 def free_bytes(folder: Path) -> int | None:

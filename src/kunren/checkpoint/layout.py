@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
 import zipfile
-from collections.abc import Iterable
 from pathlib import Path
+
+import safetensors
 
 from kunren.base.strict_json import read_json
 from kunren.checkpoint.store import MANIFEST_NAME, is_of_newer_format, verify
@@ -37,19 +37,8 @@ EXTRA_STATE_NAME = "extra_state.pt"
 INCOMPLETE_NAME = "checkpoint-is-incomplete.txt"
 
 _CHECKPOINT = re.compile(rf"^{CHECKPOINT_PREFIX}-(\d+)$")
-# The last two are folders of sharded weights, by FSDP and by DeepSpeed.
-_WEIGHTS_GLOBS = (
-    SAFE_WEIGHTS_NAME,
-    SAFE_WEIGHTS_INDEX_NAME,
-    WEIGHTS_NAME,
-    WEIGHTS_INDEX_NAME,
-    ADAPTER_SAFE_WEIGHTS_NAME,
-    ADAPTER_WEIGHTS_NAME,
-    f"*/{ADAPTER_SAFE_WEIGHTS_NAME}",
-    f"*/{ADAPTER_WEIGHTS_NAME}",
-    "pytorch_model_fsdp*",
-    "global_step*",
-)
+_WEIGHTS = ("model.safetensors*", "pytorch_model.bin*", "adapter_model.*", "*/adapter_model.*")  # or their index
+_SHARDED_WEIGHTS = ("pytorch_model_fsdp*", "global_step*")  # folders, by FSDP and by DeepSpeed
 
 
 def checkpoint_path(output_dir: str | Path, step: int) -> Path:
@@ -100,10 +89,10 @@ def is_whole(folder: str | Path, digests: bool = False) -> bool:
     return not problems(folder, digests)
 
 
-def newest_whole(output_dir: str | Path, digests: bool = True) -> Path | None:
+def newest_whole(output_dir: str | Path) -> Path | None:
     """The checkpoint of the highest step that is whole; those passed over are reported with the reason."""
     for checkpoint in reversed(list_checkpoints(output_dir)):
-        found = problems(checkpoint, digests)
+        found = problems(checkpoint, digests=True)
         if not found:
             return checkpoint
         if is_of_newer_format(checkpoint):
@@ -118,9 +107,7 @@ def get_last_checkpoint(folder: str | os.PathLike[str]) -> str | None:
     return None if found is None else str(found)
 
 
-def resolve(
-    resume_from_checkpoint: str | os.PathLike[str] | bool | None, output_dir: str | Path, digests: bool = True
-) -> Path | None:
+def resolve(resume_from_checkpoint: str | os.PathLike[str] | bool | None, output_dir: str | Path) -> Path | None:
     """The checkpoint to resume from, or None to start afresh; a ValueError when what was asked for cannot be had.
 
     True means the newest whole one in `output_dir`. A path means that one and no other.
@@ -128,41 +115,36 @@ def resolve(
     if resume_from_checkpoint is None or resume_from_checkpoint is False:
         return None
     if resume_from_checkpoint is True:
-        newest = newest_whole(output_dir, digests)
+        newest = newest_whole(output_dir)
         if newest is None:
+            damaged = ", ".join(map(str, list_checkpoints(output_dir)))
             raise ValueError(
                 f"resume_from_checkpoint=True, but {output_dir} has no checkpoint that is whole"
-                f"{_listing(list_checkpoints(output_dir), ' (damaged: ', ')')}: "
+                f"{f' (damaged: {damaged})' if damaged else ''}: "
                 "give the path of one, or start afresh with resume_from_checkpoint=False."
             )
         return newest
     path = Path(resume_from_checkpoint).expanduser()
-    found = problems(path, digests)
+    found = problems(path, digests=True)
     if found:
         near = [other for other in [*list_checkpoints(path), *list_checkpoints(path.parent)] if other != path]
-        whole = [other for other in near if is_whole(other)]
-        advice = _listing(whole, " Whole checkpoints near it: ", ".") or " There is no whole checkpoint near it."
-        raise ValueError(f"{path} cannot be resumed from: {'; '.join(found)}.{advice}")
+        whole = ", ".join(str(other) for other in near if is_whole(other))
+        advice = f"Whole checkpoints near it: {whole}." if whole else "There is no whole checkpoint near it."
+        raise ValueError(f"{path} cannot be resumed from: {'; '.join(found)}. {advice}")
     return path
-
-
-def _listing(checkpoints: Iterable[Path], before: str, after: str) -> str:
-    names = ", ".join(str(path) for path in checkpoints)
-    return before + names + after if names else ""
 
 
 def _problems_without_manifest(folder: Path) -> list[str]:
     found = []
     if (folder / INCOMPLETE_NAME).exists():
         found.append(f"its save was cut off ({INCOMPLETE_NAME} is there)")
-    state = folder / TRAINER_STATE_NAME
     try:
-        read_json(state)
+        read_json(folder / TRAINER_STATE_NAME)
     except FileNotFoundError:
         found.append(f"{TRAINER_STATE_NAME} is missing")
     except (OSError, ValueError) as error:
         found.append(f"{TRAINER_STATE_NAME} cannot be read ({error})")
-    if not any(next(folder.glob(pattern), None) for pattern in _WEIGHTS_GLOBS):
+    if not any(next(folder.glob(pattern), None) for pattern in _WEIGHTS + _SHARDED_WEIGHTS):
         found.append(
             f"it has no weights ({SAFE_WEIGHTS_NAME}, {WEIGHTS_NAME}, {ADAPTER_SAFE_WEIGHTS_NAME} or an index)"
         )
@@ -185,22 +167,13 @@ def _is_cut_short(path: Path) -> bool:
     if not path.is_file():
         return False
     if path.suffix == ".safetensors":
-        return path.stat().st_size != _safetensors_size(path)
+        try:
+            with safetensors.safe_open(path, framework="np"):
+                return False
+        except safetensors.SafetensorError:
+            return True
     if path.suffix in (".pt", ".pth", ".bin"):
-        with path.open(
-            "rb"
-        ) as file:  # torch's zip files begin with PK; its format before 1.6 does not, and cannot tell
+        # torch's zip files begin with PK; its format before 1.6 does not, and cannot tell
+        with path.open("rb") as file:
             return file.read(2) in (b"PK", b"") and not zipfile.is_zipfile(path)
     return False
-
-
-def _safetensors_size(path: Path) -> int:
-    """Bytes the header asks for: 8 of length, the header, and up to the last tensor's end; -1 when it is broken."""
-    try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(min(length, path.stat().st_size)))
-        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return -1
-    return 8 + length + max(ends, default=0)

@@ -1,4 +1,4 @@
-"""One run to a folder: two that save their checkpoints into the same one would replace and delete each other's."""
+"""Advisory locks, and one run to a folder: two that save into the same one would delete each other's checkpoints."""
 
 from __future__ import annotations
 
@@ -12,11 +12,30 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, final
 
+from kunren.base.strict_json import read_json
+
 LOCK_NAME = ".kunren-run.lock"
-_READ_BYTES = 4096
 
 # Windows has no flock; there, runs are not kept apart.
 fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None
+
+
+def try_lock(path: Path, flags: int = os.O_RDONLY) -> int | None:
+    """Hold an advisory lock on a file or folder: it goes with the process, however that ends, unlike a written id.
+
+    The descriptor that holds it, or None where the file system has no locks; BlockingIOError when it is taken.
+    """
+    if fcntl is None:
+        return None
+    descriptor = os.open(path, flags, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as problem:
+        os.close(descriptor)
+        if isinstance(problem, BlockingIOError):
+            raise
+        return None
+    return descriptor
 
 
 class FolderInUseError(RuntimeError):
@@ -35,49 +54,39 @@ class RunLock:
         self.path = Path(output_dir) / LOCK_NAME
         self._descriptor: int | None = None
 
-    @property
-    def is_held(self) -> bool:
-        return self._descriptor is not None
-
     def acquire(self) -> None:
         """Take the lock, making the folder; a FolderInUseError names the process that has it."""
-        if self.is_held:
-            raise FolderInUseError(_told(self.path, _this_process()))
-        if fcntl is None:
-            return
-        with contextlib.suppress(OSError):
+        try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-        # Whoever lets go removes the file. A lock that was waited for on a file that is gone would guard nothing.
-        while (descriptor := _locked(self.path)) is not None:
-            if _is_the_file(descriptor, self.path):
-                self._descriptor = descriptor
-                _HELD.add(self)
-                with contextlib.suppress(OSError):  # a full disk: nobody can be named, the lock holds all the same
-                    os.ftruncate(descriptor, 0)
-                    os.pwrite(descriptor, json.dumps(_this_process()).encode(), 0)
-                return
-            os.close(descriptor)
+            descriptor = try_lock(self.path, os.O_RDWR | os.O_CREAT)
+            # Whoever lets go removes the file. A lock that was waited for on a file that is gone would guard nothing.
+            while descriptor is not None and not _is_the_file(descriptor, self.path):
+                os.close(descriptor)
+                descriptor = try_lock(self.path, os.O_RDWR | os.O_CREAT)
+        except BlockingIOError:
+            raise FolderInUseError(_told(self.path)) from None
+        except OSError:
+            return
+        if descriptor is not None:
+            self._descriptor = descriptor
+            _HELD.add(self)
+            with contextlib.suppress(OSError):  # a full disk: nobody can be named, the lock holds all the same
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, json.dumps(_this_process()).encode(), 0)
 
     def release(self) -> None:
         """Let go, and leave no file behind."""
-        if self.is_held:
+        if self._descriptor is not None:
             # AttributeError: an abandoned run may be ended while Python takes its modules apart.
             with contextlib.suppress(OSError, AttributeError):
                 self.path.unlink()
             self._forget()
 
     def _forget(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
+        assert self._descriptor is not None
+        os.close(self._descriptor)
         self._descriptor = None
         _HELD.discard(self)
-
-    def __enter__(self) -> RunLock:
-        self.acquire()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.release()
 
 
 _HELD: weakref.WeakSet[RunLock] = weakref.WeakSet()
@@ -93,25 +102,6 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_in_child)
 
 
-def _locked(path: Path) -> int | None:
-    """A descriptor of the file, locked; None where there are no locks; FolderInUseError where it is taken."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as problem:
-        owner = {}
-        with contextlib.suppress(OSError, ValueError):
-            owner = dict(json.loads(os.pread(descriptor, _READ_BYTES, 0)))
-        os.close(descriptor)
-        if isinstance(problem, BlockingIOError):
-            raise FolderInUseError(_told(path, owner)) from None
-        return None
-    return descriptor
-
-
 def _is_the_file(descriptor: int, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
@@ -124,7 +114,10 @@ def _this_process() -> dict[str, Any]:
     return {"pid": os.getpid(), "host": socket.gethostname(), "started": now}
 
 
-def _told(path: Path, owner: dict[str, Any]) -> str:
+def _told(path: Path) -> str:
+    owner = {}
+    with contextlib.suppress(OSError, ValueError):
+        owner = dict(read_json(path))
     who = "process {pid} on {host}, since {started}".format(**{"pid": "?", "host": "?", "started": "?", **owner})
     if all(owner.get(key) == value for key, value in _this_process().items() if key != "started"):
         who = f"another run of this process ({who}), perhaps a `steps()` that was left without `close()`"

@@ -22,35 +22,12 @@ from torch.optim import Optimizer
 from kunren.base.random_state import capture, restore
 from kunren.base.state import TrainerState
 from kunren.base.strict_json import read_json, write_json
-from kunren.checkpoint import sink
-from kunren.checkpoint.layout import (
-    CURSOR_NAME,
-    DATA_STATE_NAME,
-    OPTIMIZER_NAME,
-    OPTIMIZER_NAME_BIN,
-    SCALER_NAME,
-    SCHEDULER_NAME,
-    TRAINER_STATE_NAME,
-    TRAINING_ARGS_NAME,
-    rng_state_name,
-)
+from kunren.checkpoint import layout, sink
 from kunren.checkpoint.weight_files import load_plain
 from kunren.optim.parameter_groups import fit_state, split_state
+from kunren.optim.schedule import groups_in, resize_state
 
 logger = logging.getLogger(__name__)
-
-
-# What torch's schedules keep for each parameter group.
-_LISTS_BY_GROUP = (
-    "base_lrs",
-    "_last_lr",
-    "lr_lambdas",
-    "min_lrs",
-    "max_lrs",
-    "base_momentums",
-    "max_momentums",
-    "_init_lrs",
-)
 
 
 class Stateful(Protocol):
@@ -87,12 +64,13 @@ def save_optimizer(optimizer: Optimizer, folder: Path, number_of_decay_parameter
     state = optimizer.state_dict()
     if number_of_decay_parameters is not None:
         state = split_state(state, number_of_decay_parameters)
-    sink.current().put_value(plain(state, OPTIMIZER_NAME), folder / OPTIMIZER_NAME)
+    sink.current().put_value(plain(state, layout.OPTIMIZER_NAME), folder / layout.OPTIMIZER_NAME)
 
 
 def load_optimizer(optimizer: Optimizer, folder: Path, number_of_decay_parameters: int | None = None) -> bool:
     """Read `optimizer.pt` (or `.bin`) into the optimizer, whether either has one group or the two of decay."""
-    path = next((folder / name for name in (OPTIMIZER_NAME, OPTIMIZER_NAME_BIN) if (folder / name).is_file()), None)
+    choices = (folder / layout.OPTIMIZER_NAME, folder / layout.OPTIMIZER_NAME_BIN)
+    path = next(filter(Path.is_file, choices), None)
     if path is None:
         return False
     fit_state(load_plain(path), optimizer, number_of_decay_parameters)
@@ -103,43 +81,43 @@ def save_scheduler(scheduler: Stateful, folder: Path, groups: int | None = None)
     """Write `scheduler.pt`; with `groups`, for an optimizer state that `save_optimizer` has split into that many."""
     state = scheduler.state_dict()
     if groups is not None:
-        state = _for_groups(state, groups)
-    _write(plain(state, SCHEDULER_NAME), folder / SCHEDULER_NAME)
+        state = resize_state(state, groups)
+    _write(plain(state, layout.SCHEDULER_NAME), folder / layout.SCHEDULER_NAME)
 
 
 def load_scheduler(scheduler: Stateful, folder: Path) -> bool:
     """Read `scheduler.pt`, whether it was of one parameter group or of two, into a schedule over one or two."""
-    path = folder / SCHEDULER_NAME
-    if not path.is_file():
+    state = _read(folder / layout.SCHEDULER_NAME)
+    if state is None:
         return False
-    own = scheduler.state_dict()
-    groups = next((len(own[name]) for name in _LISTS_BY_GROUP if isinstance(own.get(name), list)), None)
-    state = load_plain(path)
-    scheduler.load_state_dict(state if groups is None else _for_groups(state, groups))
+    groups = groups_in(scheduler.state_dict())
+    scheduler.load_state_dict(state if groups is None else resize_state(state, groups))
     return True
 
 
 def save_scaler(scaler: Stateful, folder: Path) -> None:
-    _write(plain(scaler.state_dict(), SCALER_NAME), folder / SCALER_NAME)
+    _write(plain(scaler.state_dict(), layout.SCALER_NAME), folder / layout.SCALER_NAME)
 
 
 def load_scaler(scaler: Stateful, folder: Path) -> bool:
-    if not (folder / SCALER_NAME).is_file():
-        return False
-    scaler.load_state_dict(load_plain(folder / SCALER_NAME))
-    return True
+    state = _read(folder / layout.SCALER_NAME)
+    if state is not None:
+        scaler.load_state_dict(state)
+    return state is not None
 
 
 def save_random_state(folder: Path, process_index: int = 0, world_size: int = 1) -> None:
     """Write every generator of this process: `rng_state.pth`, or `rng_state_<rank>.pth` when there are several."""
-    _write(capture(), folder / rng_state_name(process_index, world_size))
+    _write(capture(), folder / layout.rng_state_name(process_index, world_size))
 
 
 def load_random_state(folder: Path, process_index: int = 0, world_size: int = 1) -> bool:
     """Put back this process's generators. A checkpoint of another number of processes has none for it: then False."""
-    name = rng_state_name(process_index, world_size)
-    others = [rng_state_name(0, world_size=2)] if world_size == 1 else []  # one process reads the first of several
-    path = next((folder / each for each in (name, *others) if (folder / each).is_file()), None)
+    name = layout.rng_state_name(process_index, world_size)
+    choices = [folder / name]
+    if world_size == 1:  # one process reads the first of several
+        choices.append(folder / layout.rng_state_name(0, world_size=2))
+    path = next(filter(Path.is_file, choices), None)
     if path is None:
         logger.warning("%s has no %s: random numbers go on from the seed, not from where they were.", folder, name)
         return False
@@ -149,25 +127,22 @@ def load_random_state(folder: Path, process_index: int = 0, world_size: int = 1)
 
 
 def save_trainer_state(state: TrainerState, folder: Path) -> None:
-    state.save_to_json(folder / TRAINER_STATE_NAME)
+    state.save_to_json(folder / layout.TRAINER_STATE_NAME)
 
 
 def load_trainer_state(folder: Path) -> TrainerState:
-    return TrainerState.load_from_json(folder / TRAINER_STATE_NAME)
+    return TrainerState.load_from_json(folder / layout.TRAINER_STATE_NAME)
 
 
 def save_training_args(arguments: Mapping[str, Any], folder: Path) -> None:
     """Write `training_args.bin` as a dict of plain values: unlike a pickled object it cannot run code when read."""
-    _write(plain(arguments, TRAINING_ARGS_NAME, unknown=repr), folder / TRAINING_ARGS_NAME)
+    _write(plain(arguments, layout.TRAINING_ARGS_NAME, unknown=repr), folder / layout.TRAINING_ARGS_NAME)
 
 
 def load_training_args(folder: Path) -> dict[str, Any] | None:
     """The arguments a checkpoint was made with; None when there are none, or pickled ones as transformers writes."""
-    path = folder / TRAINING_ARGS_NAME
-    if not path.is_file():
-        return None
     try:
-        arguments = load_plain(path)
+        arguments = _read(folder / layout.TRAINING_ARGS_NAME)
     except ValueError:
         return None
     return arguments if isinstance(arguments, dict) else None
@@ -175,12 +150,12 @@ def load_training_args(folder: Path) -> dict[str, Any] | None:
 
 def save_cursor(cursor: Mapping[str, Any], folder: Path) -> None:
     """Write where the run stands in its data, as strict JSON."""
-    write_json(folder / CURSOR_NAME, cursor)
+    write_json(folder / layout.CURSOR_NAME, cursor)
 
 
 def load_cursor(folder: Path) -> dict[str, Any] | None:
     """What `save_cursor` wrote, or None for a checkpoint of transformers."""
-    path = folder / CURSOR_NAME
+    path = folder / layout.CURSOR_NAME
     if not path.is_file():
         return None
     cursor: dict[str, Any] = read_json(path)
@@ -190,13 +165,11 @@ def load_cursor(folder: Path) -> dict[str, Any] | None:
 def save_data_state(state: Mapping[str, Any], folder: Path) -> None:
     """Write what a loader keeps of its position beside the cursor, if anything."""
     if state:
-        _write(plain(state, DATA_STATE_NAME), folder / DATA_STATE_NAME)
+        _write(plain(state, layout.DATA_STATE_NAME), folder / layout.DATA_STATE_NAME)
 
 
 def load_data_state(folder: Path) -> dict[str, Any]:
-    path = folder / DATA_STATE_NAME
-    state: dict[str, Any] = load_plain(path) if path.is_file() else {}
-    return state
+    return _read(folder / layout.DATA_STATE_NAME) or {}
 
 
 def plain(value: Any, where: str, unknown: Callable[[Any], Any] | None = None) -> Any:
@@ -220,8 +193,8 @@ def plain(value: Any, where: str, unknown: Callable[[Any], Any] | None = None) -
         items = {plain(key, where, unknown): plain(item, f"{where}: {key}", unknown) for key, item in value.items()}
         return Counter(items) if isinstance(value, Counter) else items  # MultiStepLR counts its milestones
     if isinstance(value, (list, tuple, set, frozenset)):
-        kind = next(kind for kind in (list, tuple, set, frozenset) if isinstance(value, kind))
-        return (set if kind is frozenset else kind)(plain(item, where, unknown) for item in value)
+        kind = list if isinstance(value, list) else tuple if isinstance(value, tuple) else set
+        return kind(plain(item, where, unknown) for item in value)
     for base in (int, float, str):
         if isinstance(value, base):
             return base(value)
@@ -245,17 +218,9 @@ def _write(value: Any, path: Path) -> None:
         torch.save(value, file)
 
 
-def _for_groups(state: dict[str, Any], groups: int) -> dict[str, Any]:
-    """A schedule's state with one entry a parameter group; the groups of decay and no decay have the same entries."""
-    fitted: dict[str, Any] = {}
-    for name, value in state.items():
-        if name in _LISTS_BY_GROUP and isinstance(value, list) and value:
-            fitted[name] = value[:groups] + [value[-1]] * (groups - len(value))
-        elif name == "_schedulers":  # SequentialLR and ChainedScheduler hold others
-            fitted[name] = [_for_groups(inner, groups) for inner in value]
-        else:
-            fitted[name] = value
-    return fitted
+def _read(path: Path) -> Any:
+    """What `_write` has written, or None."""
+    return load_plain(path) if path.is_file() else None
 
 
 def _numpy_array_globals() -> list[Any]:

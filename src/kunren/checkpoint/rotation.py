@@ -30,26 +30,18 @@ def rotate(
     is neither counted nor deleted. `protected_count`: whether the protected are among the `limit`, or come on top of
     the last `limit`. What cannot be deleted is reported, and the run goes on.
     """
-    doomed = to_delete(list_checkpoints(output_dir), limit, protected, up_to_step, protected_count)
+    own = [path for path in list_checkpoints(output_dir) if up_to_step is None or (step_of(path) or 0) <= up_to_step]
+    doomed = to_delete(own, limit, [Path(path) for path in protected], protected_count)
     return [checkpoint for checkpoint in doomed if _deleted(checkpoint)]
 
 
-def to_delete(
-    checkpoints: Iterable[Path],
-    limit: int | None,
-    protected: Iterable[str | Path] = (),
-    up_to_step: int | None = None,
-    protected_count: bool = True,
-) -> list[Path]:
+def to_delete(checkpoints: list[Path], limit: int | None, protected: list[Path], protected_count: bool) -> list[Path]:
     """The decision of `rotate`: of checkpoints in the order of their steps, those to delete, oldest first."""
-    own = [path for path in checkpoints if up_to_step is None or (step_of(path) or 0) <= up_to_step]
-    if limit is None or limit <= 0 or not own:
+    if limit is None or limit <= 0:
         return []
-    keep = [Path(path) for path in protected]
-    if not protected_count:
-        return [path for path in own[:-limit] if not any(_is_same(path, kept) for kept in keep)]
-    candidates = [path for path in own[:-1] if not any(_is_same(path, kept) for kept in keep)]
-    return candidates[: max(0, len(own) - limit)]
+    older = checkpoints[: -1 if protected_count else -limit]
+    free = [path for path in older if not any(_is_same(path, kept) for kept in protected)]
+    return free[: max(0, len(checkpoints) - limit)]
 
 
 def _deleted(checkpoint: Path) -> bool:

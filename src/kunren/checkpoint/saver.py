@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import final
 
 from kunren.checkpoint.arena import Arena
-from kunren.checkpoint.background import BackgroundWriter
-from kunren.checkpoint.sink import WriteLater, WriteNow, into
+from kunren.checkpoint.sink import Sink, into
 from kunren.checkpoint.store import Processes, Publication
 
 logger = logging.getLogger(__name__)
@@ -20,61 +21,69 @@ class CheckpointSaver:
     """Publishes one checkpoint at a time. The memory for snapshots is allocated at the first and kept."""
 
     def __init__(self, asynchronous: bool, processes: Processes) -> None:
-        self.asynchronous = asynchronous
+        # Several processes publish together, which takes collectives: not from a thread, beside those of the training.
+        self._asynchronous = asynchronous and processes.world_size == 1
         self._processes = processes
         self._arena = Arena()
-        self._writer = BackgroundWriter()
+        self._thread = ThreadPoolExecutor(max_workers=1)  # one for each save
+        self._publishing: Future[None] | None = None
 
     def save(
         self, target: Path, write: Callable[[Path], None], published: Callable[[], None], failed: Callable[[], None]
     ) -> None:
         """Let `write` fill the folder, then publish it as `target` and call `published`, or else `failed`.
 
-        Asynchronously, this returns as soon as all tensors are copied, and the two are called in the writer's thread.
-        What the disk refuses later is logged and leaves the older checkpoints as they were; any other error is raised
-        by the next `wait`.
+        Asynchronously, this returns as soon as all tensors are copied, and the two are called in a thread. What the
+        disk refuses later is logged and leaves the older checkpoints as they were; any other error is raised by the
+        next `wait`.
         """
         self.wait()
         publication = Publication(target, self._processes)
-        # Several processes publish together, which takes collectives: not from a thread, beside those of the training.
-        if not self.asynchronous or self._processes.world_size > 1:
+        sink = Sink(self._arena if self._asynchronous else None)
+
+        def publish() -> None:
             try:
-                with publication:
-                    sink = WriteNow()
-                    with into(sink):
-                        publication.fill(write)
-                    publication.publish(sink.digests)
+                publication.publish(sink.write)
             except BaseException:
                 failed()
                 raise
             published()
-            return
-        later = WriteLater(self._arena)
+
         try:
-            with publication.kept_open(), into(later):
-                write(publication.folder)
+            with into(sink):
+                publication.fill(write)
         except BaseException:
             failed()
             raise
-        self._writer.submit(lambda: _finish(publication, later, published, failed))
+        if self._asynchronous:
+            self._publish_in_background(publish)
+        else:
+            publish()
 
     def wait(self) -> None:
-        """Return when the last checkpoint is published, or has failed."""
-        self._writer.wait()
+        """Return when the last checkpoint is published, or has failed; raises what was raised meanwhile, once."""
+        self._thread.shutdown()  # Ctrl-C in here leaves it to be waited for by the next save
+        publishing, self._publishing = self._publishing, None
+        if publishing is not None:
+            publishing.result()
 
+    def _publish_in_background(self, publish: Callable[[], None]) -> None:
+        go = threading.Event()
 
-def _finish(
-    publication: Publication, later: WriteLater, published: Callable[[], None], failed: Callable[[], None]
-) -> None:
-    try:
-        with publication:
-            later.write()
-            publication.publish(later.digests)
-    except OSError as problem:
-        failed()
-        logger.error("A checkpoint could not be saved; the older ones stay, and the training goes on: %s", problem)
-        return
-    except BaseException:
-        failed()
-        raise
-    published()
+        def job() -> None:
+            # A thread that begins to work at once keeps its starter waiting until Python switches threads: 5 ms.
+            go.wait()
+            try:
+                publish()
+            except OSError as problem:
+                logger.error(
+                    "A checkpoint could not be saved; the older ones stay, and the training goes on: %s", problem
+                )
+
+        # The process waits for it before it ends: a checkpoint that was begun is published even then.
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kunren-checkpoint-writer")
+        try:
+            self._publishing = self._thread.submit(job)
+        finally:
+            go.set()
+        self._thread.shutdown(wait=False)  # it ends with the job

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import importlib
 import logging
 import os
 import re
@@ -18,16 +17,15 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol
+from typing import Any, Protocol, final
 
 import torch
 
 from kunren.base.strict_json import read_json, write_json
+from kunren.checkpoint.disk import free_bytes
+from kunren.checkpoint.lock import try_lock
 
 logger = logging.getLogger(__name__)
-
-# Windows has no advisory locks: leftovers are told by their age there.
-fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None
 
 MANIFEST_NAME = "manifest.json"
 MANIFEST_FORMAT = 1
@@ -35,21 +33,10 @@ MANIFEST_FORMAT = 1
 # ".checkpoint-12.saving-5f0c9a1e": saving = being written, replaced = the one before under the same name, deleted = on
 # its way out. No reader looks at hidden folders.
 _HIDDEN = re.compile(r"^\.(?P<name>checkpoint-\d+)\.(?P<kind>saving|replaced|deleted)-[0-9a-f]{8}$")
-_UNLOCKABLE_IS_DEAD_AFTER_SECONDS = 24 * 3600
+_UNLOCKABLE_IS_DEAD_AFTER_SECONDS = 24 * 3600  # where there are no locks, leftovers are told by their age
 _BLOCK_BYTES = 1 << 20
-_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 _FULL_BELOW_BYTES = 1 << 16
-
-
-def publish(final: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a hidden sibling folder, make it durable, and give it the name `final` in one step.
-
-    A checkpoint that has the name already stays until the new one is whole. If `write` raises, nothing is left of the
-    attempt; an OSError says what could not be written and where.
-    """
-    with Publication(final) as publication:
-        publication.fill(write)
-        publication.publish()
 
 
 class Processes(Protocol):
@@ -61,117 +48,99 @@ class Processes(Protocol):
     def sum(self, value: torch.Tensor, /) -> torch.Tensor: ...
 
 
+@final
 class Publication:
-    """A hidden folder on its way to the name `final`: filled by one thread, perhaps published by another.
+    """A hidden sibling folder on its way to the name `final`: filled by one thread, perhaps published by another.
+
+    A checkpoint that has the name already stays until the new one is whole. If anything raises, nothing is left of the
+    attempt; an OSError says what could not be written and where.
 
     Of several processes each fills its part, and the first publishes when all have. They decide together at every
     point where one of them may have failed: either all go on or all give up.
     """
 
-    def __init__(self, final: Path, processes: Processes | None = None) -> None:
+    def __init__(self, final: Path, processes: Processes) -> None:
         self.final = final
-        self._processes = processes if processes is not None and processes.world_size > 1 else None
-        self._is_first = self._processes is None or self._processes.process_index == 0
-        self.folder = _hidden_sibling(final, "saving", self._agree_on(secrets.randbits(31)))
+        self._processes = processes
+        self._is_first = processes.process_index == 0
+        number = self._sum(secrets.randbits(31) if self._is_first else 0)  # all take that of the first
+        self.folder = _hidden_sibling(final, "saving", number)
         self._lock: int | None = None
 
-    def _agree_on(self, number: int) -> int:
-        """The number of the first process."""
-        if self._processes is None:
-            return number
-        return int(self._processes.sum(torch.tensor(number if self._is_first else 0)))
+    def fill(self, write: Callable[[Path], None]) -> None:
+        """Let `write` fill the folder, in every process its part."""
+        with self._given_up_on_error():
+            self._all_must_have(self._make_folder)
+            self._all_must_have(lambda: write(self.folder))
 
-    def _all_must_have(self, done: Callable[[], None]) -> None:
-        """Do something in this process; OSError here when it went wrong in another one."""
-        if self._processes is None:
-            done()
-            return
-        failure: BaseException | None = None
-        try:
-            done()
-        except BaseException as error:
-            failure = error
-        failed = int(self._processes.sum(torch.tensor(int(failure is not None))))
-        if failure is not None:
-            raise failure
-        if failed:
-            raise OSError(errno.EIO, f"{self.final.name} cannot be saved: {failed} other process(es) failed to write")
+    def publish(self, write_the_rest: Callable[[], Mapping[Path, str]]) -> None:
+        """Flush, list and rename; `write_the_rest` tells the digests of the files that are durable already."""
 
-    def _open(self) -> None:
-        if not self._is_first or self.folder.is_dir():
-            return
-        self.final.parent.mkdir(parents=True, exist_ok=True)
-        self.folder.mkdir()
-        self._lock = _try_lock(self.folder)
+        def publish() -> None:
+            digests = write_the_rest()
+            if self._is_first:
+                _commit(self.folder, self.final, digests)
 
-    def _close(self) -> None:
+        with self._given_up_on_error():
+            self._all_must_have(publish)
+        self._unlock()
+
+    def _make_folder(self) -> None:
+        if self._is_first:
+            self.final.parent.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir()
+            self._lock = try_lock(self.folder)
+
+    def _unlock(self) -> None:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
-    def fill(self, write: Callable[[Path], None]) -> None:
-        """Let `write` fill the folder, in every process its part."""
-        self._all_must_have(lambda: write(self.folder))
+    def _sum(self, number: int) -> int:
+        return int(self._processes.sum(torch.tensor(number)))
 
-    def publish(self, digests: Mapping[Path, str] | None = None) -> None:
-        """Flush, list and rename; `digests` are those of files that are durable already."""
-
-        def do() -> None:
-            if self._is_first:
-                commit(self.folder, self.final, digests or {})
-
-        self._all_must_have(do)
-
-    def __enter__(self) -> Publication:
-        with self.kept_open():
-            pass
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *rest: object) -> None:
-        told = None if error is None else self._give_up(error)
-        self._close()
-        if told is not None:
-            raise told from error
+    def _all_must_have(self, done: Callable[[], None]) -> None:
+        """Do something in this process; OSError here when it went wrong in another one."""
+        failed = 1
+        try:
+            done()
+            failed = 0
+        finally:
+            failed = self._sum(failed)
+        if failed:
+            raise OSError(errno.EIO, f"{self.final.name} cannot be saved: {failed} other process(es) failed to write")
 
     @contextlib.contextmanager
-    def kept_open(self) -> Iterator[None]:
-        """Make the folder, and fill it inside; it stays for a later `with`, unless something is raised."""
+    def _given_up_on_error(self) -> Iterator[None]:
         try:
-            self._all_must_have(self._open)
             yield
         except BaseException as error:
-            told = self._give_up(error)
-            self._close()
+            told = _told_where(error, self.final)  # it looks at the free space, so before the removal
+            if self._is_first:
+                shutil.rmtree(self.folder, ignore_errors=True)
+            self._unlock()
             if told is None:
                 raise
             raise told from error
 
-    def _give_up(self, error: BaseException) -> OSError | None:
-        told = _told_where(error, self.final)  # it looks at the free space, so before the removal
-        if self._is_first:
-            shutil.rmtree(self.folder, ignore_errors=True)
-        return told
 
-
-def commit(temporary: Path, final: Path, digests: Mapping[Path, str] | None = None) -> None:
-    """Flush a finished folder, write its manifest and rename it; the one half of `publish` that one process does."""
-    files = {}
-    known = digests or {}
-    for path in _files_below(temporary):
-        files[path.relative_to(temporary).as_posix()] = {
-            "size": path.stat().st_size,
-            "sha256": known.get(path) or _digest(path, flush=True),
-        }
+def _commit(temporary: Path, final: Path, digests: Mapping[Path, str]) -> None:
+    """Flush a finished folder, write its manifest and rename it."""
     manifest = temporary / MANIFEST_NAME
+    below = sorted(temporary.rglob("*"))
+    files = {
+        path.relative_to(temporary).as_posix(): {
+            "size": path.stat().st_size,
+            "sha256": digests.get(path) or _digest(path, flush=True),
+        }
+        for path in below
+        if path.is_file() and path != manifest
+    }
     write_json(manifest, {"format": MANIFEST_FORMAT, "files": files})
     _digest(manifest, flush=True)
-    for folder, _, _ in os.walk(temporary, topdown=False, onerror=_raise):
-        _flush_folder(Path(folder))
+    for folder in [*(path for path in reversed(below) if path.is_dir()), temporary]:
+        _flush_folder(folder)
     _rename_into_place(temporary, final)
-
-
-def _raise(error: OSError) -> None:
-    raise error
 
 
 def verify(folder: Path, digests: bool) -> list[str]:
@@ -272,10 +241,6 @@ def _manifest_files(manifest: Path) -> dict[str, dict[str, Any]]:
     return {name: {"size": int(entry["size"]), "sha256": entry["sha256"]} for name, entry in content["files"].items()}
 
 
-def _files_below(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / MANIFEST_NAME)
-
-
 def _digest(path: Path, flush: bool = False) -> str:
     digest = hashlib.sha256()
     with path.open("rb+" if flush and os.name == "nt" else "rb") as file:  # Windows flushes only what it may write
@@ -300,27 +265,9 @@ def _flush_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _try_lock(folder: Path) -> int | None:
-    """Hold an advisory lock on a folder: it goes with the process, however that ends, unlike a process id in a name.
-
-    The descriptor that holds it, or None where the file system has no locks; BlockingIOError when it is taken.
-    """
-    if fcntl is None:
-        return None
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        if isinstance(error, BlockingIOError):
-            raise
-        return None
-    return descriptor
-
-
 def _is_being_written(folder: Path) -> bool:
     try:
-        descriptor = _try_lock(folder)
+        descriptor = try_lock(folder)
     except BlockingIOError:
         return True
     except OSError:
@@ -334,13 +281,14 @@ def _is_being_written(folder: Path) -> bool:
 def _told_where(error: BaseException, final: Path) -> OSError | None:
     """What a full or read-only disk raises, in whatever library, as an OSError that says what and where; else None."""
     number = _system_error_number(error)
-    if number is None and isinstance(error, RuntimeError) and _free_bytes(final.parent) < _FULL_BELOW_BYTES:
+    free = free_bytes(final.parent) or 0
+    if number is None and isinstance(error, RuntimeError) and free < _FULL_BELOW_BYTES:
         number = errno.ENOSPC  # torch's own file writer says only that the position is not what it should be
     if number is None:
         return None
     reason = str(error) if isinstance(error, OSError) else os.strerror(number)
-    if number in _NO_SPACE - {errno.EFBIG}:
-        reason = f"{os.strerror(number)}, {_free_bytes(final.parent) >> 20} MiB are free"
+    if number in _NO_SPACE:
+        reason = f"{os.strerror(number)}, {free >> 20} MiB are free"
     return OSError(number, f"{final.name} cannot be saved in {final.parent}: {reason}")
 
 
@@ -354,10 +302,3 @@ def _system_error_number(error: BaseException) -> int | None:
     if isinstance(hidden, OSError) and isinstance(error, RuntimeError):
         return hidden.errno
     return None
-
-
-def _free_bytes(folder: Path) -> int:
-    try:
-        return shutil.disk_usage(folder).free
-    except OSError:
-        return 0

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from kunren.base.strict_json import read_json
 from kunren.checkpoint import sink
+from kunren.checkpoint.arena import identity
 from kunren.checkpoint.layout import (
     ADAPTER_SAFE_WEIGHTS_NAME,
     ADAPTER_WEIGHTS_NAME,
@@ -38,13 +39,6 @@ class Storable:
     tensors: dict[str, Tensor] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)  # name of a tied tensor -> the name it is stored under
     extra: dict[str, Any] = field(default_factory=dict)
-
-
-def identity(tensor: Tensor) -> tuple[Any, ...] | None:
-    """Equal for tensors that are the same memory seen the same way, so tied; None for one that has no memory."""
-    if tensor.layout != torch.strided or tensor.device.type == "meta" or tensor.numel() == 0:
-        return None
-    return (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
 
 
 def storable(state_dict: Mapping[str, Any]) -> Storable:
@@ -89,17 +83,11 @@ def write_tensors(state_dict: Mapping[str, Any], folder: Path) -> None:
 
 def read_tensors(folder: Path) -> dict[str, Any]:
     """All tensors of a folder of weights, on the CPU, tied ones under each of their names. Runs no code."""
-    if (folder / SAFE_WEIGHTS_NAME).is_file():
-        state = _read_safetensors(folder / SAFE_WEIGHTS_NAME)
-    elif (folder / SAFE_WEIGHTS_INDEX_NAME).is_file():
-        state = _read_shards(folder, SAFE_WEIGHTS_INDEX_NAME)
-    elif (folder / WEIGHTS_NAME).is_file():
-        state = load_plain(folder / WEIGHTS_NAME)
-    elif (folder / WEIGHTS_INDEX_NAME).is_file():
-        state = _read_shards(folder, WEIGHTS_INDEX_NAME)
-    else:
-        choices = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME, WEIGHTS_INDEX_NAME)
+    choices = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME, WEIGHTS_INDEX_NAME)
+    path = next((folder / name for name in choices if (folder / name).is_file()), None)
+    if path is None:
         raise FileNotFoundError(f"{folder} has no weights: none of {', '.join(choices)} is there.")
+    state = _read_shards(path) if path.suffix == ".json" else _read_file(path)
     if (folder / EXTRA_STATE_NAME).is_file():
         state.update(load_plain(folder / EXTRA_STATE_NAME))
     return state
@@ -107,11 +95,8 @@ def read_tensors(folder: Path) -> dict[str, Any]:
 
 def read_adapter(folder: Path) -> dict[str, Any]:
     """The tensors of one adapter's file, under the names that PEFT gives them on disk."""
-    path = folder / ADAPTER_SAFE_WEIGHTS_NAME
-    if path.is_file():
-        return _read_safetensors(path)
-    state: dict[str, Any] = load_plain(folder / ADAPTER_WEIGHTS_NAME)
-    return state
+    safe = folder / ADAPTER_SAFE_WEIGHTS_NAME
+    return _read_file(safe if safe.is_file() else folder / ADAPTER_WEIGHTS_NAME)
 
 
 def load_plain(path: Path) -> Any:
@@ -126,9 +111,12 @@ def load_plain(path: Path) -> Any:
         ) from error
 
 
-def _read_safetensors(path: Path) -> dict[str, Any]:
+def _read_file(path: Path) -> dict[str, Any]:
+    if path.suffix != ".safetensors":
+        content: dict[str, Any] = load_plain(path)
+        return content
     try:
-        state: dict[str, Any] = load_file(path, device="cpu")
+        state = load_file(path, device="cpu")
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
     except safetensors.SafetensorError as error:
@@ -137,13 +125,13 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
     return {**state, **{name: state[stored] for name, stored in aliases.items()}}
 
 
-def _read_shards(folder: Path, index: str) -> dict[str, Any]:
+def _read_shards(index: Path) -> dict[str, Any]:
     state: dict[str, Any] = {}
-    for shard in sorted(set(read_json(folder / index)["weight_map"].values())):
+    for shard in sorted(set(read_json(index)["weight_map"].values())):
         if Path(shard).name != shard:
-            raise ValueError(f"{folder / index} lists {shard!r}, which is not the name of a file beside it.")
-        path = folder / shard
+            raise ValueError(f"{index} lists {shard!r}, which is not the name of a file beside it.")
+        path = index.with_name(shard)
         if not path.is_file():
-            raise FileNotFoundError(f"{path}, listed in {index}, is missing.")
-        state.update(_read_safetensors(path) if path.suffix == ".safetensors" else load_plain(path))
+            raise FileNotFoundError(f"{path}, listed in {index.name}, is missing.")
+        state.update(_read_file(path))
     return state

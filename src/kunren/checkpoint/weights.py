@@ -15,15 +15,9 @@ from torch.nn.parameter import is_lazy
 
 from kunren.base.random_state import preserved
 from kunren.checkpoint import sink
+from kunren.checkpoint.arena import identity
 from kunren.checkpoint.layout import ADAPTER_SAFE_WEIGHTS_NAME, ADAPTER_WEIGHTS_NAME, CONFIG_NAME
-from kunren.checkpoint.weight_files import (
-    COMPILED_PREFIX,
-    identity,
-    read_adapter,
-    read_tensors,
-    storable,
-    write_tensors,
-)
+from kunren.checkpoint.weight_files import COMPILED_PREFIX, read_adapter, read_tensors, storable, write_tensors
 from kunren.model.pretrained_weights import handing_over_tensors
 
 logger = logging.getLogger(__name__)
@@ -106,19 +100,16 @@ def _save_pretrained(model: nn.Module, folder: Path, state_dict: Mapping[str, An
 def _load_full(model: nn.Module, folder: Path, same_model: bool) -> LoadedKeys:
     saved, own = read_tensors(folder), model.state_dict()
     names = match_names(saved, own)
-    _check_shapes({name: saved[name] for name in names}, {name: own[names[name]] for name in names}, folder)
-    if len(names) < len(saved) and not set(own).issubset(names.values()) and _converts_weights(model, folder):
+    unmatched = [name for name in saved if name not in names]
+    if unmatched and not set(own).issubset(names.values()) and _converts_weights(model, folder):
         saved, unmatched = _converted(model, folder)
         names = {name: name for name in saved if name in own}
-    else:
-        unmatched = [name for name in saved if name not in names]
-
-    loaded = set(names.values())
-    filled = {identity(own[name]) for name in loaded if isinstance(own[name], Tensor)} - {None}
+    values = {names[name]: saved[name] for name in names}
+    filled = {identity(own[name]) for name in values if isinstance(own[name], Tensor)} - {None}
     missing = [
         name
         for name, value in own.items()
-        if name not in loaded and not (isinstance(value, Tensor) and identity(value) in filled)
+        if name not in values and not (isinstance(value, Tensor) and identity(value) in filled)
     ]
     ignored: Iterable[str] = getattr(model, "_keys_to_ignore_on_save", None) or ()
     keys = LoadedKeys([name for name in missing if not any(re.search(rule, name) for rule in ignored)], unmatched)
@@ -127,23 +118,16 @@ def _load_full(model: nn.Module, folder: Path, same_model: bool) -> LoadedKeys:
             f"{folder} is of another model. Only in the checkpoint: {_listing(keys.unexpected)}. Only in the model: "
             f"{_listing(keys.missing)}."
         )
-    _fill(model, own, {names[name]: saved[name] for name in names})
+    _fill(model, own, values, folder)
     return keys
 
 
 def match_names(saved: Iterable[str], own: Iterable[str]) -> dict[str, str]:
     """Saved name -> the model's name. Wrappers' prefixes (`_orig_mod.`, `module.`) count only where names differ."""
-    own = list(own)
-    exact = set(own)
-    by_plain_name: dict[str, str] = {}
-    for name in own:
-        by_plain_name.setdefault(_plain_name(name), name)
-    found = {}
-    for name in saved:
-        target = name if name in exact else by_plain_name.get(_plain_name(name))
-        if target is not None:
-            found[name] = target
-    return found
+    exact = dict.fromkeys(own)
+    by_plain_name = {_plain_name(name): name for name in reversed(exact)}  # of several, the first
+    targets = {name: name if name in exact else by_plain_name.get(_plain_name(name)) for name in saved}
+    return {name: target for name, target in targets.items() if target is not None}
 
 
 def _plain_name(name: str) -> str:
@@ -153,10 +137,10 @@ def _plain_name(name: str) -> str:
     return name
 
 
-def _check_shapes(saved: Mapping[str, Any], own: Mapping[str, Any], folder: Path) -> None:
+def _check_shapes(values: Mapping[str, Any], own: Mapping[str, Any], folder: Path) -> None:
     different = [
         f"{name} is {tuple(value.shape)} in the checkpoint and {tuple(own[name].shape)} in the model"
-        for name, value in saved.items()
+        for name, value in values.items()
         if isinstance(value, Tensor)
         and isinstance(own[name], Tensor)
         and not is_lazy(own[name])
@@ -167,17 +151,19 @@ def _check_shapes(saved: Mapping[str, Any], own: Mapping[str, Any], folder: Path
 
 
 @torch.no_grad()
-def _fill(model: nn.Module, own: Mapping[str, Any], values: dict[str, Any]) -> None:
+def _fill(model: nn.Module, own: Mapping[str, Any], values: Mapping[str, Any], folder: Path) -> None:
     """`load_state_dict`, and expanded tensors by hand: torch copies nothing into elements that share a place."""
-    for name in [name for name in values if isinstance(own[name], Tensor) and _is_expanded(own[name])]:
-        target, value = own[name], values.pop(name)
+    _check_shapes(values, own, folder)
+    expanded = [name for name in values if isinstance(own[name], Tensor) and _is_expanded(own[name])]
+    for name in expanded:
+        target, value = own[name], values[name]
         one = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in target.stride())
         target[one].copy_(value[one])
         if not torch.equal(target.cpu(), value.to(target.dtype)):
             raise ValueError(
                 f"{name} is one value seen many times in the model, and has many values in the checkpoint."
             )
-    model.load_state_dict(values, strict=False)
+    model.load_state_dict({name: value for name, value in values.items() if name not in expanded}, strict=False)
 
 
 def _is_expanded(tensor: Tensor) -> bool:
@@ -234,20 +220,22 @@ def _load_adapters(model: nn.Module, folder: Path) -> LoadedKeys:
         raise ValueError(f"{folder} holds adapter weights, and the model ({type(model).__name__}) has no adapters.")
     active: Any = model.active_adapters
     unnamed = "default" if "default" in present else (active() if callable(active) else active)[0]
-    keys = LoadedKeys([], [])
+    missing: list[str] = []
+    unexpected: list[str] = []
     saved = {unnamed if name is None else name: path for name, path in _adapter_folders(folder).items()}
     for name, path in saved.items():
         if name not in present:
-            keys.unexpected.append(f"the adapter {name!r}")
+            unexpected.append(f"the adapter {name!r}")
         elif getattr(model, "_hf_peft_config_loaded", False):
-            _extend(keys, _load_injected_adapter(model, name, path))
+            keys = _load_injected_adapter(model, name, path)
+            missing, unexpected = missing + keys.missing, unexpected + keys.unexpected
         else:
             # An adapter that exists keeps its dtype; is_trainable=False would put the whole model into eval mode.
             load: Any = model.load_adapter
             result = load(str(path), name, is_trainable=True, autocast_adapter_dtype=False)
-            _extend(keys, LoadedKeys(list(result.missing_keys), list(result.unexpected_keys)))
-    keys.missing.extend(f"the adapter {name!r}" for name in present if name not in saved)
-    return keys
+            missing, unexpected = missing + result.missing_keys, unexpected + result.unexpected_keys
+    missing += [f"the adapter {name!r}" for name in present if name not in saved]
+    return LoadedKeys(missing, unexpected)
 
 
 def _load_injected_adapter(model: nn.Module, adapter: str, folder: Path) -> LoadedKeys:
@@ -255,21 +243,15 @@ def _load_injected_adapter(model: nn.Module, adapter: str, folder: Path) -> Load
     own = {name: value for name, value in model.state_dict().items() if f".{adapter}." in f"{name}."}
     by_saved_name = {_saved_adapter_name(name, adapter): name for name in own}
     saved = {name.removeprefix("base_model.model."): value for name, value in read_adapter(folder).items()}
-    names = {name: by_saved_name[name] for name in saved if name in by_saved_name}
-    _check_shapes({name: saved[name] for name in names}, {name: own[names[name]] for name in names}, folder)
-    _fill(model, own, {names[name]: saved[name] for name in names})
-    loaded = set(names.values())
-    return LoadedKeys([name for name in own if name not in loaded], [name for name in saved if name not in names])
+    values = {by_saved_name[name]: value for name, value in saved.items() if name in by_saved_name}
+    _fill(model, own, values, folder)
+    unexpected = [name for name in saved if name not in by_saved_name]
+    return LoadedKeys([name for name in own if name not in values], unexpected)
 
 
 def _saved_adapter_name(name: str, adapter: str) -> str:
     """`query.lora_A.default.weight` is stored as `query.lora_A.weight`; `modules_to_save.default` goes altogether."""
     return f"{name}.".replace(f".modules_to_save.{adapter}.", ".").replace(f".{adapter}.", ".").removesuffix(".")
-
-
-def _extend(keys: LoadedKeys, more: LoadedKeys) -> None:
-    keys.missing.extend(more.missing)
-    keys.unexpected.extend(more.unexpected)
 
 
 def _listing(names: list[str], separator: str = ", ") -> str:

@@ -15,6 +15,7 @@ from kunren.base.state import TrainerControl, TrainerState
 from kunren.callbacks import CallbackHandler
 from kunren.engine import Backend
 from kunren.loop.run import Run
+from kunren.losses.functions.binding import NamedLoss
 from kunren.losses.smoothing import LabelSmoother
 from kunren.losses.weighting import LossScale
 from kunren.model.signature import Signature
@@ -43,6 +44,8 @@ class Seams:
     label_names: list[str]
     can_return_loss: bool
     shifts_labels: bool
+    ignored_label: int | None
+    named_loss: NamedLoss | None
     model_accepts_loss_kwargs: bool
     loss_scale: LossScale
     label_smoother: LabelSmoother | None
@@ -111,5 +114,7 @@ class Seams:
         def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None: ...
 
         def store_flos(self) -> None: ...
+
+        def at_rest(self, keeps_weights: bool = True) -> AbstractContextManager[None]: ...
 
         def _get_output_dir(self, trial: Any) -> str: ...

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
 
-from kunren.arguments.choices import NameEnum
 from kunren.base.nested import to_device
+from kunren.data.batching.choose import check_order, training_order
+from kunren.data.batching.packed import packing_collator, packing_for
 from kunren.data.columns import ColumnFilter, drop_unused, is_column_dataset, signature_columns
 from kunren.data.loaders import build_loader, examples_in, has_length, is_stream
-from kunren.data.samplers import EpochRandomSampler
+from kunren.data.wrappers.mixture import Mixture, mix_sets
 from kunren.loop.work import operations_per_token, real_tokens_in, tokens_in
 from kunren.losses.counting import counted_labels, is_zero
 from kunren.model.signature import base_of
@@ -74,27 +75,29 @@ class DataSeams(Seams):
         is_training: bool = False,
         dataloader_key: str | None = None,
     ) -> DataLoader[Any]:
+        sampler: Sampler[Any] | None = None
+        if is_training and isinstance(dataset, Mapping):  # several training sets
+            dataset, sampler = mix_sets(
+                dataset, self._remove_unused_columns, sampler_fn, self.args, batch_size, self.data_seed
+            )
+        elif sampler_fn is not None and not is_stream(dataset):
+            sampler = sampler_fn(dataset)  # with all columns: that of lengths is none the model takes
+        if is_training:
+            check_order(self.args, sampler)
         collator: Callable[[list[Any]], Any] = self.data_collator
-        if is_column_dataset(dataset):
+        if is_column_dataset(dataset) and dataset.column_names:  # unknown of a stream that was mapped
             dataset = self._remove_unused_columns(dataset, description)
-        else:
+        elif not (isinstance(dataset, Mixture) and dataset.has_columns_only):
             collator = self._get_collator_with_removed_columns(collator, description)
-        sampler = sampler_fn(dataset) if sampler_fn is not None and not is_stream(dataset) else None
+        if is_training and self.args.batching == "packed":
+            collator = packing_collator(collator, packing_for(self.model, self.label_names))
         return build_loader(self.args, dataset, collator, batch_size, sampler, is_training)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[Any] | None:
         dataset = train_dataset if train_dataset is not None else self.train_dataset
         if dataset is None or not has_length(dataset):
             return None
-        strategy = self.args.train_sampling_strategy
-        name = strategy.value if isinstance(strategy, NameEnum) else strategy
-        if name == "sequential":
-            return SequentialSampler(dataset)
-        if name != "random":
-            raise ValueError(
-                f"train_sampling_strategy={name!r} comes with a later version of kunren: use 'random' or 'sequential'."
-            )
-        return EpochRandomSampler(dataset, self.data_seed)
+        return training_order(self.args, dataset, self._train_batch_size, self.data_seed, self.main_input_name)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[Any] | None:
         return SequentialSampler(eval_dataset) if has_length(eval_dataset) else None
@@ -139,9 +142,9 @@ class DataSeams(Seams):
                 break
         if not batches:
             return batches, None
-        count = counted_labels(batches[0], self.shifts_labels, self.label_names)
+        count = counted_labels(batches[0], self.shifts_labels, self.label_names, self.ignored_label)
         for batch in batches[1:]:
-            count = count + counted_labels(batch, self.shifts_labels, self.label_names)
+            count = count + counted_labels(batch, self.shifts_labels, self.label_names, self.ignored_label)
         self.window_is_empty = is_zero(count)
         # A tensor where code may see it that expects one, as transformers hands it out.
         seen = self._hands_out_count and not isinstance(count, torch.Tensor)

@@ -18,6 +18,7 @@ from kunren.data.loaders import batches_in, has_length, is_stream
 from kunren.loop.evaluate import evaluated_in, evaluation_loop
 from kunren.loop.meter import speed_metrics
 from kunren.loop.step import prediction_step
+from kunren.metrics import is_metric_object
 from kunren.seams.base import Seams
 from kunren.seams.data import DataSeams
 from kunren.seams.optimization import OptimizationSeams
@@ -48,7 +49,7 @@ class EvaluationSeams(DataSeams, OptimizationSeams, Seams):
             output = self.evaluation_loop(
                 loader,
                 description="Evaluation",
-                prediction_loss_only=True if self.compute_metrics is None else None,
+                prediction_loss_only=True if self._keeps_nothing() else None,
                 ignore_keys=ignore_keys,
                 metric_key_prefix=metric_key_prefix,
             )
@@ -102,7 +103,7 @@ class EvaluationSeams(DataSeams, OptimizationSeams, Seams):
         if not self.is_in_train:
             self.engine.place(model)
             half = torch.float16 if self.args.fp16_full_eval else torch.bfloat16 if self.args.bf16_full_eval else None
-        with evaluated_in(model, half):
+        with self.at_rest(), evaluated_in(model, half):
             return evaluation_loop(self, model, dataloader, loss_only, ignore_keys, metric_key_prefix)
 
     def prediction_step(
@@ -110,6 +111,10 @@ class EvaluationSeams(DataSeams, OptimizationSeams, Seams):
     ) -> tuple[torch.Tensor | None, Any, Any]:
         """(loss, logits, labels) of one batch. Override to predict in another way."""
         return prediction_step(self, model, inputs, prediction_loss_only, ignore_keys or [])
+
+    def _keeps_nothing(self) -> bool:
+        """Whether an evaluation leaves nothing but numbers: its metrics, if any, are computed batch by batch."""
+        return self.compute_metrics is None or is_metric_object(self.compute_metrics)
 
     def _as_eval_dataloader(self, loader: Any) -> Any:
         return _Held(self.callback_handler, loader)
@@ -175,7 +180,7 @@ class EvaluationSeams(DataSeams, OptimizationSeams, Seams):
         try:
             with preserved(), self.silenced():
                 first = next(iter(self.get_eval_dataloader(name)))
-                output = self.evaluation_loop([first], "Check", self.compute_metrics is None, None, prefix)
+                output = self.evaluation_loop([first], "Check", self._keeps_nothing(), None, prefix)
         finally:
             self.is_in_train = in_train
         return dict(output.metrics or {})

@@ -16,16 +16,23 @@ from kunren.base.types import TrainOutput
 from kunren.checkpoint import layout, parts
 from kunren.checkpoint.lock import RunLock
 from kunren.checkpoint.store import clean_leftovers
+from kunren.data.batching.packed import packing_for
+from kunren.data.batching.packed_model import pack_model
 from kunren.data.loaders import batches_in, examples_in
 from kunren.data.reader import BatchReader
+from kunren.data.wrappers.bad_samples import limit_of
+from kunren.data.wrappers.source_losses import follow_sources
+from kunren.loop.guards.non_finite import guard_for
 from kunren.loop.meter import LossMeter, speed_metrics
 from kunren.loop.requests import Requests
 from kunren.loop.run import Run
-from kunren.model import features
-from kunren.optim import waits_for_metric
+from kunren.losses.counting import counted_labels
+from kunren.losses.functions.chunked_loss import defer_logits
+from kunren.model.features import activation_checkpointing, compilation, embedding_noise, liger_kernels
+from kunren.optim.schedule import waits_for_metric
 from kunren.plan import Cursor, Plan, make_plan
 from kunren.seams.resuming import check_arguments, read_cursor
-from kunren.seams.validation import check_training
+from kunren.seams.validation import check_training, check_writable
 
 if TYPE_CHECKING:
     from kunren.trainer import Trainer
@@ -41,10 +48,8 @@ def prepare_run(trainer: Trainer, resume_from_checkpoint: str | bool | None) -> 
     trainer.prepare_loss_scale()
     _note_who_makes_the_optimizer(trainer)
     saves = args.save_strategy != "no" or args.save_minutes is not None or args.max_minutes is not None
-    if saves and args.should_save:
-        lock = RunLock(trainer.run_folder())
-        lock.acquire()
-        trainer._undo.append(lock.release)
+    if saves:
+        _claim_folder(trainer)
     clean_leftovers(trainer.run_folder())  # also puts back a checkpoint whose replacement was cut off
     checkpoint = layout.resolve(_resume_request(resume), trainer.run_folder())
     if checkpoint is None and args.save_strategy != "no":
@@ -57,8 +62,8 @@ def prepare_run(trainer: Trainer, resume_from_checkpoint: str | bool | None) -> 
 
     loader = trainer.get_train_dataloader()
     plan = _plan_for(trainer, loader, checkpoint)
-    _start_state(trainer, plan)
-    _switch_features_on(trainer)
+    start_state(trainer, plan)
+    switch_features_on(trainer)
     trainer.create_optimizer_and_scheduler(num_training_steps=plan.max_steps)
     assert trainer.optimizer is not None
     trainer.model_wrapped = trainer.engine.prepare(_compiled(trainer), trainer.optimizer)
@@ -72,26 +77,42 @@ def prepare_run(trainer: Trainer, resume_from_checkpoint: str | bool | None) -> 
         state=trainer.state,
         control=trainer.control,
         meter=LossMeter(trainer.engine.device, args.logging_nan_inf_filter),
-        reader=BatchReader(loader, trainer.data_seed),
+        reader=BatchReader(loader, trainer.data_seed, limit_of(args)),
         get_batches=trainer._get_batches,
         fire=trainer.fire,
         save_at_new_best=args.save_strategy == "best",
         saves_at_the_end=args.save_strategy not in ("no", "best"),
         steps_scheduler=not waits_for_metric(trainer.lr_scheduler),
         cursor=plan.start,
+        guard=guard_for(args, trainer.state.logging_steps),
     )
+    counting = (trainer.shifts_labels, trainer.label_names, trainer.ignored_label)
+    follow_sources(run, lambda batch: counted_labels(batch, *counting))
     if checkpoint is not None:
         _resume(trainer, run, checkpoint)
     if saves:
         run.requests = Requests(trainer.run_folder(), args.save_minutes, args.max_minutes)
         trainer._undo.append(run.requests.listen())
     run.first_step, run.first_tokens = run.state.global_step, run.state.num_input_tokens_seen
+    _show_to_callbacks(trainer, loader)
+    trainer.engine.zero_gradients()  # what a broken-off run, or anybody else, has left behind
+    trainer.model.train()
+    trainer.switch_optimizer("train")
+    return run
+
+
+def _claim_folder(trainer: Trainer) -> None:
+    check_writable(trainer.run_folder())
+    if trainer.args.should_save:
+        lock = RunLock(trainer.run_folder())
+        lock.acquire()
+        trainer._undo.append(lock.release)
+
+
+def _show_to_callbacks(trainer: Trainer, loader: Any) -> None:
     handler = trainer.callback_handler
     handler.model, handler.train_dataloader = trainer.model, loader
     handler.optimizer, handler.lr_scheduler = trainer.optimizer, trainer.lr_scheduler
-    trainer.engine.zero_gradients()  # what a broken-off run, or anybody else, has left behind
-    trainer.model.train()
-    return run
 
 
 def _warn_of_other_run(folder: Path) -> None:
@@ -132,7 +153,8 @@ def _plan_for(trainer: Trainer, loader: object, checkpoint: Path | None) -> Plan
     )
 
 
-def _start_state(trainer: Trainer, plan: Plan) -> None:
+def start_state(trainer: Trainer, plan: Plan) -> None:
+    """Give the trainer the state of a run that begins."""
     trainer.state = TrainerState(
         is_local_process_zero=trainer.is_local_process_zero(), is_world_process_zero=trainer.is_world_process_zero()
     )
@@ -150,23 +172,29 @@ def _set_durations(trainer: Trainer, plan: Plan) -> None:
     state.compute_steps(trainer.args, plan.max_steps)
 
 
-def _switch_features_on(trainer: Trainer) -> None:
+def switch_features_on(trainer: Trainer) -> None:
+    """What the arguments change about the model while it trains; `trainer._undo` gets what puts it back."""
     args, model = trainer.args, trainer.model
     config = getattr(model, "config", None)
     if config is not None and hasattr(config, "use_cache"):
         config.use_cache = args.use_cache  # keys and values of past tokens are of no use in training
+    if args.use_liger_kernel:
+        liger_kernels.use_liger_kernels(model, trainer.engine.device, args.liger_kernel_config)
     if args.gradient_checkpointing:
         options: Any = args.gradient_checkpointing_kwargs
-        features.enable_activation_checkpointing(model, options)
+        activation_checkpointing.enable_activation_checkpointing(model, options)
+    if args.batching == "packed":
+        trainer._undo.append(pack_model(model, packing_for(model, trainer.label_names)))
     if args.neftune_noise_alpha is not None:
-        trainer._undo.append(features.add_embedding_noise(model, args.neftune_noise_alpha))
+        trainer._undo.append(embedding_noise.add_embedding_noise(model, args.neftune_noise_alpha))
+    trainer._undo.append(defer_logits(model, args, training=True))
 
 
 def _compiled(trainer: Trainer) -> nn.Module:
     args = trainer.args
     if not args.torch_compile:
         return trainer.model
-    return features.compiled(trainer.model, args.torch_compile_backend, args.torch_compile_mode)
+    return compilation.compiled(trainer.model, args.torch_compile_backend, args.torch_compile_mode)
 
 
 def _note_who_makes_the_optimizer(trainer: Trainer) -> None:
@@ -200,12 +228,14 @@ def finish_run(trainer: Trainer, run: Run) -> TrainOutput:
     """Numbers, the best model, and the last event."""
     state, plan = run.state, run.plan
     steps = state.global_step - run.first_step
+    trainer.switch_optimizer("eval")
     samples = _planned_samples(trainer, plan) * steps / max(plan.max_steps, 1)
     metrics = speed_metrics("train", run.start_time, num_samples=samples, num_steps=steps)
     trainer.store_flos()
     metrics["total_flos"] = state.total_flos
     metrics["train_loss"] = run.meter.mean_of_all(run.engine)
     trainer.log(metrics)
+    run.reader.bad_samples.report()
     trainer._saver.wait()
     if trainer.args.load_best_model_at_end:
         trainer._load_best_model()
@@ -222,6 +252,9 @@ def finish_run(trainer: Trainer, run: Run) -> TrainOutput:
 
 
 def _planned_samples(trainer: Trainer, plan: Plan) -> float:
-    if trainer.args.max_steps > 0 or plan.num_examples is None:
-        return plan.max_steps * plan.train_batch_size * plan.accumulation_steps
-    return float(plan.num_examples * trainer.args.num_train_epochs)
+    if plan.num_examples is not None:
+        if trainer.args.max_steps <= 0:
+            return float(plan.num_examples * trainer.args.num_train_epochs)
+        if trainer.args.batching == "token_budget" and plan.steps_per_epoch:  # batches of unequal numbers of rows
+            return plan.num_examples * plan.max_steps / plan.steps_per_epoch
+    return plan.max_steps * plan.train_batch_size * plan.accumulation_steps

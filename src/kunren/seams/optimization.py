@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from kunren.optim import (
-    build_groups,
-    count_decay_parameters,
-    decay_parameter_names,
-    get_optimizer_cls_and_kwargs,
-    get_scheduler,
-    waits_for_metric,
-)
+from kunren.optim.groups.divide import divided
+from kunren.optim.groups.table import ParameterGroupTable, table_of
+from kunren.optim.parameter_groups import build_groups, count_decay_parameters, decay_parameter_names
+from kunren.optim.registry import get_optimizer_cls_and_kwargs
+from kunren.optim.schedule import get_scheduler, waits_for_metric
 from kunren.seams.base import Seams
-
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +43,7 @@ class OptimizationSeams(Seams):
             options = dict(options)
             given = options.pop("params", None)
             groups: Any = given or build_groups(model, self.args.weight_decay, decaying)
+            groups = divided(groups, model, self.args, decaying)
             if not any(group["params"] for group in groups if isinstance(group, dict)):
                 raise ValueError("The model has no trainable parameter: set requires_grad=True on those to train.")
             self.optimizer = optimizer_class(groups, **options)
@@ -71,7 +70,7 @@ class OptimizationSeams(Seams):
     @staticmethod
     def get_optimizer_cls_and_kwargs(args: Any, model: nn.Module | None = None) -> tuple[Any, Any]:
         """The optimizer class and its keyword arguments for `args.optim`."""
-        return get_optimizer_cls_and_kwargs(args)
+        return get_optimizer_cls_and_kwargs(args, model)
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         """The names of the parameters that weight decay applies to: no biases, no norms."""
@@ -102,10 +101,45 @@ class OptimizationSeams(Seams):
                 return group
         raise ValueError(f"No parameter group of the optimizer holds {param!r}.")
 
+    def describe_parameter_groups(self) -> ParameterGroupTable:
+        """Whose weights are in which group, at what rate and decay: `print` shows a table."""
+        made, merged = self.optimizer, self._merged_decay_parameters
+        try:
+            self.create_optimizer()
+            return table_of(self.model, self._need_optimizer().param_groups)
+        finally:
+            self.optimizer, self._merged_decay_parameters = made, merged
+
     def _need_optimizer(self) -> Optimizer:
         if self.optimizer is None:
             raise ValueError("There is no optimizer yet: it is made by train(), or call create_optimizer() first.")
         return self.optimizer
+
+    @contextmanager
+    def at_rest(self, keeps_weights: bool = True) -> Iterator[None]:
+        """Inside, the model has the weights to evaluate and save: schedule-free optimizers train others.
+
+        Going there and back rounds; with `keeps_weights` those of the training come back exactly.
+        """
+        if not getattr(self.optimizer, "eval", None) or not self.optimizer.param_groups[0].get("train_mode"):  # type: ignore[union-attr]
+            yield
+            return
+        optimizer: Any = self.optimizer
+        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+        kept = [weight.detach().clone() for weight in weights] if keeps_weights else []
+        optimizer.eval()
+        try:
+            yield
+        finally:
+            optimizer.train()
+            for weight, value in zip(weights, kept, strict=False):
+                weight.data.copy_(value)
+
+    def switch_optimizer(self, to: str) -> None:
+        """Tell a schedule-free optimizer that training begins ("train") or has ended ("eval")."""
+        switch = getattr(self.optimizer, to, None)
+        if callable(switch):
+            switch()
 
     def _step_plateau_scheduler(self, metrics: dict[str, Any]) -> None:
         """Schedules that wait for a metric are stepped after each evaluation."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from pathlib import Path
 from typing import Any, final
@@ -71,10 +72,9 @@ class OptionsOfNow:
 
     def __init__(self, optimizer: Optimizer, scheduler: Any) -> None:
         self.optimizer, self.scheduler = optimizer, scheduler
-        kept = ("params", "lr")
-        self.options = [
-            {key: value for key, value in group.items() if key not in kept} for group in optimizer.param_groups
-        ]
+        # Some optimizers keep their state in the groups too: an option is what the constructor takes.
+        known = {*inspect.signature(type(optimizer)).parameters, "weight_decay"} - {"params", "lr"}
+        self.options = [{key: group[key] for key in group.keys() & known} for group in optimizer.param_groups]
         self.base_rates = list(scheduler.base_lrs) if isinstance(scheduler, LambdaLR) else None
 
     def apply(self) -> None:

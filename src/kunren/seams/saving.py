@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from kunren.base.state import TrainerState
-from kunren.callbacks import collect_states, restore_states
+from kunren.callbacks.states import collect_states, restore_states
 from kunren.checkpoint import parts
-from kunren.checkpoint.best import best_saved, evaluations, ranked
+from kunren.checkpoint.best import evaluations, ranked
 from kunren.checkpoint.disk import check_room, estimate_bytes
 from kunren.checkpoint.layout import checkpoint_path, list_checkpoints, step_of
 from kunren.checkpoint.parts import Part
@@ -21,7 +21,7 @@ from kunren.checkpoint.rotation import rotate
 from kunren.checkpoint.saver import CheckpointSaver
 from kunren.checkpoint.weights import load_weights, save_weights
 from kunren.loop.run import Run
-from kunren.optim import waits_for_metric
+from kunren.optim.schedule import waits_for_metric
 from kunren.seams.base import Seams
 from kunren.seams.resuming import OptionsOfNow
 
@@ -74,7 +74,8 @@ class SavingSeams(Seams):
         wanted = self.checkpoint_parts()
         if self.args.save_only_model:
             wanted = [part for part in wanted if part.name in _OF_WEIGHTS_ALONE]
-        parts.save_parts(wanted, folder)
+        with self.at_rest(keeps_weights=False):  # as the resumed run, which only has what is saved
+            parts.save_parts(wanted, folder)
 
     def _load_later(self, folder: Path) -> None:
         """Nothing: the cursor is read before the parts, to plan the run; random numbers before the first batch."""
@@ -100,14 +101,18 @@ class SavingSeams(Seams):
         if not self._has_room(folder.parent):
             return
         state, step, best_before = self.state, self.state.global_step, self.state.best_model_checkpoint
-        self._note_best_checkpoint(folder)
-        protected = self._best_checkpoints(folder.parent, [*self._saved_steps, step])
+        best = self._from_the_best(folder)
+        if best:
+            state.best_model_checkpoint = str(best[0])
+        protected = best[: self.args.save_best_limit or 1]
 
         def published() -> None:
             if step not in self._saved_steps:
                 self._saved_steps.append(step)
             try:
-                self._rotate(folder.parent, step, protected)
+                on_top = self.args.save_best_limit is not None
+                limit = self.args.save_total_limit or (1 if on_top else None)
+                rotate(folder.parent, limit, protected, up_to_step=step, protected_count=not on_top)
             except OSError as problem:
                 logger.warning("Old checkpoints in %s could not be removed: %s", folder.parent, problem)
 
@@ -115,13 +120,6 @@ class SavingSeams(Seams):
             state.best_model_checkpoint = best_before
 
         self._saver.save(folder, self._save_parts, published, failed)
-
-    def _rotate(self, folder: Path, step: int, protected: list[Path]) -> None:
-        limit, best_limit = self.args.save_total_limit, self.args.save_best_limit
-        if best_limit is not None:
-            rotate(folder, limit or 1, protected, up_to_step=step, protected_count=False)
-        else:
-            rotate(folder, limit, protected, up_to_step=step)
 
     def _has_room(self, folder: Path) -> bool:
         """Whether the disk can take another checkpoint; if not, this save is left out, and the next one tries again."""
@@ -132,36 +130,27 @@ class SavingSeams(Seams):
             logger.error("The checkpoint of step %d is not saved: %s", self.state.global_step, problem)
         return problem is None
 
-    def _note_best_checkpoint(self, new: Path) -> None:
-        """Name the best of the saved checkpoints, the one being saved included, in the state that it will hold."""
+    def _from_the_best(self, new: Path) -> list[Path]:
+        """The saved checkpoints from the best down, the one being saved included."""
         name = self.args.metric_for_best_model
         if name is None:
-            return
+            return []
         saved = {step: path for step in self._saved_steps if (path := checkpoint_path(new.parent, step)).is_dir()}
         before = self.state.best_model_checkpoint
         if before is not None and Path(before).is_dir() and (step := step_of(before)) is not None:
             saved[step] = Path(before)  # perhaps in the folder of the run that this one was resumed from
         saved[self.state.global_step] = new
-        history = evaluations(self.state.log_history, name)
-        best = best_saved(history, saved, bool(self.args.greater_is_better))
-        if best is not None:
-            self.state.best_model_checkpoint = str(saved[best.step])
-
-    def _best_checkpoints(self, folder: Path, saved: list[int]) -> list[Path]:
-        """The checkpoints that rotation must leave alone for their score."""
-        name = self.args.metric_for_best_model
-        if name is None:
-            return []
-        history = evaluations(self.state.log_history, name)
-        order = ranked(history, saved, bool(self.args.greater_is_better))
-        return [checkpoint_path(folder, step) for step in order[: self.args.save_best_limit or 1]]
+        scores = evaluations(self.state.log_history, name)
+        return [saved[step] for step in ranked(scores, saved, bool(self.args.greater_is_better))]
 
     def _save_trainer_state(self, folder: Path) -> None:
         self.state.stateful_callbacks = collect_states(self.callback_handler.callbacks, self.control)
         parts.save_trainer_state(self.state, folder)
 
     def _load_trainer_state(self, folder: Path) -> None:
-        self.state = _carried_over(self.state, parts.load_trainer_state(folder))
+        here, self.state = self.state, parts.load_trainer_state(folder)
+        self.state.is_local_process_zero = here.is_local_process_zero
+        self.state.is_world_process_zero = here.is_world_process_zero
         present = map(step_of, list_checkpoints(folder.parent))
         self._saved_steps = [step for step in present if step is not None and step <= self.state.global_step]
         if self.args.restore_callback_states_from_checkpoint:
@@ -228,15 +217,14 @@ class SavingSeams(Seams):
 
     def _load_best_model(self) -> None:
         best = self.state.best_model_checkpoint
-        if best is None or not Path(best).is_dir():
-            # A run that was moved finds its checkpoints beside the others.
-            moved = self.run_folder() / Path(best).name if best is not None else None
-            if moved is None or not moved.is_dir():
-                logger.warning("There is no best checkpoint to load (%s): the last step's weights stay.", best)
-                return
-            best = str(moved)
-        logger.info("Loading the best model from %s (%s).", best, self.state.best_metric)
-        load_weights(self.model, best)
+        # A run that was moved finds its checkpoints beside the others.
+        places = [] if best is None else [Path(best), self.run_folder() / Path(best).name]
+        folder = next((place for place in places if place.is_dir()), None)
+        if folder is None:
+            logger.warning("There is no best checkpoint to load (%s): the last step's weights stay.", best)
+            return
+        logger.info("Loading the best model from %s (%s).", folder, self.state.best_metric)
+        load_weights(self.model, folder)
 
 
 def _by_name(seam: Callable[[str], None]) -> Callable[[Path], None]:
@@ -244,22 +232,12 @@ def _by_name(seam: Callable[[str], None]) -> Callable[[Path], None]:
     return lambda folder: seam(str(folder))
 
 
-def _carried_over(fresh: TrainerState, saved: TrainerState) -> TrainerState:
-    """The saved state, with what belongs to this process taken from the fresh one."""
-    saved.is_local_process_zero = fresh.is_local_process_zero
-    saved.is_world_process_zero = fresh.is_world_process_zero
-    return saved
-
-
 def cursor_state(run: Run) -> dict[str, Any]:
     """Where a run stands in its data, and the sums of its open log window."""
     return {
         "version": 1,
-        "epoch": run.cursor.epoch,
-        "batches_done": run.cursor.batches_done,
-        "epoch_ended": run.cursor.epoch_ended,
+        **asdict(run.cursor),
         "broken_off": run.control.should_epoch_stop,
-        "rows_before": run.cursor.rows_before,
         "batch_size": run.plan.train_batch_size,
         "accumulation_steps": run.plan.accumulation_steps,
         "batches_per_epoch": run.plan.batches_per_epoch,

@@ -21,6 +21,9 @@ from kunren.arguments import TrainingArguments
 from kunren.arguments.later import refuse_what_comes_later
 from kunren.base.names import did_you_mean
 from kunren.data.loaders import has_length
+from kunren.data.wrappers.mixture import check_mixture
+from kunren.metrics import check_names, is_metric_object
+from kunren.optim.groups.divide import refuse_given_optimizer
 from kunren.seams.data import DataSeams
 
 logger = logging.getLogger(__name__)
@@ -102,6 +105,8 @@ def check_construction(trainer: Any, model: nn.Module | None) -> None:
     _check_model(trainer, model)
     if trainer.optimizer is not None and trainer.optimizer_cls_and_kwargs is not None:
         raise ValueError("Give either `optimizers` or `optimizer_cls_and_kwargs`, not both.")
+    if trainer.optimizer is not None:
+        refuse_given_optimizer(args)
     if model is not None and trainer.optimizer is not None:
         _check_optimizer(trainer.optimizer, model)
     if (
@@ -115,7 +120,9 @@ def check_construction(trainer: Any, model: nn.Module | None) -> None:
         )
     if trainer.lr_scheduler is not None and trainer.optimizer is None:
         raise ValueError("optimizers=(None, scheduler): a scheduler drives the optimizer it was made with; give both.")
-    if args.batch_eval_metrics and trainer.compute_metrics is not None:
+    check_names(args.metrics, args.prediction_loss_only)
+    is_function = trainer.compute_metrics is not None and not is_metric_object(trainer.compute_metrics)
+    if args.batch_eval_metrics and is_function:
         parameters = inspect.signature(trainer.compute_metrics).parameters
         if "compute_result" not in parameters:
             raise ValueError("batch_eval_metrics=True: compute_metrics has to take a boolean `compute_result`.")
@@ -152,19 +159,18 @@ def check_training(trainer: Any) -> None:
     """What would end a training run later, told before the first step."""
     if trainer.train_dataset is None and not name_is_overridden(trainer, DataSeams, "get_train_dataloader"):
         raise ValueError("Training needs data: pass train_dataset to the Trainer.")
-    _check_kind(trainer.train_dataset)
+    check_mixture(trainer.train_dataset, trainer.args)
+    if not isinstance(trainer.train_dataset, Mapping):
+        _check_kind(trainer.train_dataset)
     for name, dataset in _data_sets(trainer):
         if has_length(dataset) and len(dataset) == 0:
             raise ValueError(f"The {name} is empty: it has no rows.")
-    if trainer.args.save_strategy != "no":
-        check_writable(trainer.run_folder())
 
 
 def _check_kind(dataset: Any) -> None:
-    if isinstance(dataset, (Mapping, str, bytes, Generator, DataLoader)):
+    if isinstance(dataset, (str, bytes, Generator, DataLoader)):
         advice = {
             DataLoader: "override get_train_dataloader to return a loader of your own",
-            Mapping: "pass one of its sets, under its name",
             Generator: "a generator is used up after one pass: wrap it in a torch.utils.data.IterableDataset",
         }
         remedy = next((text for kind, text in advice.items() if isinstance(dataset, kind)), "pass a data set of rows")
@@ -172,14 +178,14 @@ def _check_kind(dataset: Any) -> None:
 
 
 def _data_sets(trainer: Any) -> list[tuple[str, Any]]:
-    sets = [("training set", trainer.train_dataset)]
+    given = {"training set": trainer.train_dataset}
     if trainer.args.eval_strategy != "no":
-        given = trainer.eval_dataset
-        several = isinstance(given, Mapping)
-        sets += (
-            [(f"evaluation set {key!r}", one) for key, one in given.items()] if several else [("evaluation set", given)]
-        )
-    return sets
+        given["evaluation set"] = trainer.eval_dataset
+    return [
+        (f"{what} {name!r}" if isinstance(sets, Mapping) else what, one)
+        for what, sets in given.items()
+        for name, one in (sets.items() if isinstance(sets, Mapping) else [("", sets)])
+    ]
 
 
 def check_writable(folder: Path) -> None:

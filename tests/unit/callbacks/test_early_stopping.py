@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kunren.base.state import TrainerControl, TrainerState
-from kunren.callbacks import EarlyStoppingCallback, collect_states, restore_states
+from kunren.callbacks import EarlyStoppingCallback
+from kunren.callbacks.states import collect_states, restore_states
 
 
 def arguments(metric: str | None = "score", greater: bool = True, **kw: Any) -> SimpleNamespace:

@@ -10,7 +10,8 @@ import pytest
 import transformers
 
 from kunren.base.state import TrainerControl, TrainerState
-from kunren.callbacks import HOOKS, CallbackHandler, DefaultFlowCallback, TrainerCallback
+from kunren.callbacks import CallbackHandler, DefaultFlowCallback, TrainerCallback
+from kunren.callbacks.callback import HOOKS
 
 KEYWORDS = {"model", "processing_class", "optimizer", "lr_scheduler", "train_dataloader", "eval_dataloader"}
 EXTRA = {

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kunren.base.state import TrainerControl, TrainerState
-from kunren.callbacks import ExportableState, TrainerCallback, collect_states, restore_states
+from kunren.callbacks.callback import ExportableState, TrainerCallback
+from kunren.callbacks.states import collect_states, restore_states
 
 
 class Counter(TrainerCallback, ExportableState):

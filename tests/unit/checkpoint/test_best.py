@@ -11,12 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kunren.checkpoint.best import (
-    BestRecord,
     MetricNotFoundError,
-    best_saved,
     evaluations,
     is_better,
     metric_value,
+    ranked,
 )
 
 SCORES = st.floats(-5, 5) | st.just(math.nan) | st.sampled_from([1.0, 2.0])
@@ -62,22 +61,30 @@ def test_is_better() -> None:
 
 def test_evaluations_between_saves_do_not_count() -> None:
     """Reported problem S3: scores 5, 3, 1, 2, saved at 2 and 4. The 1 belongs to weights that are gone."""
-    history = [(1, 5.0), (2, 3.0), (3, 1.0), (4, 2.0)]
-    assert best_saved(history, [2, 4], greater_is_better=False) == BestRecord(4, 2.0)
-    assert best_saved(history, [2, 4], greater_is_better=True) == BestRecord(2, 3.0)
-    assert best_saved(history, [2, 3, 4], greater_is_better=False) == BestRecord(3, 1.0)
+    history = {1: 5.0, 2: 3.0, 3: 1.0, 4: 2.0}
+    assert ranked(history, [2, 4], greater_is_better=False) == [4, 2]
+    assert ranked(history, [2, 4], greater_is_better=True) == [2, 4]
+    assert ranked(history, [2, 3, 4], greater_is_better=False) == [3, 4, 2]
 
 
 def test_an_unevaluated_checkpoint_loses_to_an_evaluated_one() -> None:
-    assert best_saved([(2, 1.0), (4, 3.0)], [3, 4], greater_is_better=False) == BestRecord(4, 3.0)
+    assert ranked({2: 1.0, 4: 3.0}, [3, 4], greater_is_better=False) == [4, 3]
 
 
-def test_the_evaluation_before_stands_in_only_when_none_was_at_a_save() -> None:
-    history = [(2, 1.0), (4, 3.0), (6, 2.0)]
-    assert best_saved(history, [1, 3, 5], greater_is_better=True) == BestRecord(5, 3.0, measured=False)
-    assert best_saved(history, [1], greater_is_better=True) is None
-    assert best_saved([], [1, 2], greater_is_better=True) is None
-    assert best_saved(history, [], greater_is_better=True) is None
+def test_the_evaluation_before_stands_in_for_those_without_one_at_their_step() -> None:
+    history = {2: 1.0, 4: 3.0, 6: 2.0}
+    assert ranked(history, [1, 3, 5], greater_is_better=True) == [5, 3]
+    assert ranked(history, [1, 3, 5, 2], greater_is_better=True) == [2, 5, 3]
+    assert ranked(history, [1], greater_is_better=True) == []
+    assert ranked({}, [1, 2], greater_is_better=True) == []
+    assert ranked(history, [], greater_is_better=True) == []
+
+
+@pytest.mark.parametrize("greater", [True, False])
+def test_equal_scores_keep_the_earlier_first_and_nan_is_no_score(greater: bool) -> None:
+    assert ranked({2: 1.0, 4: math.nan, 6: 1.0}, [6, 4, 2], greater) == [2, 6]
+    assert ranked({2: math.nan}, [2, 3], greater) == []
+    assert ranked({1: 0.5, 2: 0.25, 3: math.nan}, [2, 3], greater) == [2]
 
 
 @given(
@@ -86,19 +93,15 @@ def test_the_evaluation_before_stands_in_only_when_none_was_at_a_save() -> None:
     greater=st.booleans(),
 )
 def test_no_saved_checkpoint_was_measured_better(history: dict[int, float], saved: set[int], greater: bool) -> None:
-    best = best_saved(list(history.items()), saved, greater)
+    order = ranked(history, saved, greater)
     scores = {step: score for step, score in history.items() if step in saved and not math.isnan(score)}
-    if best is None:
-        assert not scores
-        return
-    assert best.step in saved
-    assert not math.isnan(best.score)
-    if best.measured:
-        assert scores[best.step] == best.score
-        assert not any(is_better(score, best.score, greater) for score in scores.values())
-        assert best.step == min(step for step, score in scores.items() if score == best.score)
-    else:
-        assert not saved & set(history)
+    assert len(order) == len(set(order)) and set(scores) <= set(order) <= saved
+    assert set(order[: len(scores)]) == set(scores)
+    for place, step in enumerate(order[: len(scores)]):
+        rest = {later: scores[later] for later in order[place : len(scores)]}
+        assert not any(is_better(score, scores[step], greater) for score in rest.values())
+        assert step == min(later for later, score in rest.items() if score == scores[step])
+    assert not set(order[len(scores) :]) & set(history)
 
 
 def test_history_from_the_log() -> None:
@@ -110,5 +113,5 @@ def test_history_from_the_log() -> None:
         {"train_runtime": 1.0, "step": 6},
         {"eval_loss": 3.0, "step": 6},
     ]
-    assert evaluations(log, "loss") == evaluations(log, "eval_loss") == [(2, 3.0), (6, 1.0)]
-    assert evaluations(log, "f1") == [(2, 0.5)]
+    assert evaluations(log, "loss") == evaluations(log, "eval_loss") == {2: 3.0, 6: 1.0}
+    assert evaluations(log, "f1") == {2: 0.5}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -47,15 +49,22 @@ def holder(folder: Path, how: str = "alone") -> tuple[subprocess.Popen[str], int
     return process, child
 
 
+@contextlib.contextmanager
+def held(lock: RunLock) -> Iterator[None]:
+    lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def test_one_after_the_other(tmp_path: Path) -> None:
     run_lock = RunLock(tmp_path / "new")
     for _ in range(2):
-        with run_lock:
-            assert run_lock.is_held
+        with held(run_lock):
             assert os.listdir(tmp_path / "new") == [LOCK_NAME]
-        assert not run_lock.is_held
         assert os.listdir(tmp_path / "new") == []
-    with RunLock(tmp_path / "new"), RunLock(tmp_path / "other"):
+    with held(RunLock(tmp_path / "new")), held(RunLock(tmp_path / "other")):
         pass
     run_lock.release()
 
@@ -64,20 +73,20 @@ def test_one_after_the_other(tmp_path: Path) -> None:
 def test_two_at_once_in_one_process_are_refused(tmp_path: Path, same_object: bool) -> None:
     first = RunLock(tmp_path)
     second = first if same_object else RunLock(tmp_path)
-    with first:
-        with pytest.raises(
-            FolderInUseError, match=rf"another run of this process \(process {os.getpid()} on .*, since 20"
-        ):
-            second.acquire()
-        assert first.is_held
-    with second:
+    with held(first):
+        for _ in range(2):
+            with pytest.raises(
+                FolderInUseError, match=rf"another run of this process \(process {os.getpid()} on .*, since 20"
+            ):
+                second.acquire()
+    with held(second):
         pass
 
 
 def test_an_error_in_the_run_lets_go(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), RunLock(tmp_path):
+    with pytest.raises(ZeroDivisionError), held(RunLock(tmp_path)):
         raise ZeroDivisionError
-    with RunLock(tmp_path):
+    with held(RunLock(tmp_path)):
         pass
 
 
@@ -93,7 +102,7 @@ def test_the_other_process_is_named_and_its_death_frees_the_folder(tmp_path: Pat
         process.kill()
         process.wait()
     assert os.listdir(tmp_path) == [LOCK_NAME]
-    with RunLock(tmp_path):
+    with held(RunLock(tmp_path)):
         pass
     assert os.listdir(tmp_path) == []
 
@@ -107,7 +116,7 @@ def test_a_worker_that_outlives_the_run_does_not_hold_the_folder(tmp_path: Path)
         process.kill()
         process.wait()
         os.kill(child, 0)  # it lives
-        with RunLock(tmp_path):
+        with held(RunLock(tmp_path)):
             pass
     finally:
         process.kill()
@@ -116,7 +125,7 @@ def test_a_worker_that_outlives_the_run_does_not_hold_the_folder(tmp_path: Path)
 
 
 def test_a_file_that_names_nobody_still_locks(tmp_path: Path) -> None:
-    with RunLock(tmp_path):
+    with held(RunLock(tmp_path)):
         (tmp_path / LOCK_NAME).write_text("{half")
         with pytest.raises(FolderInUseError, match=r"process \? on \?"):
             RunLock(tmp_path).acquire()
@@ -127,14 +136,14 @@ def test_no_locks_no_guard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(lock.fcntl, "flock", refuse)
-    with RunLock(tmp_path) as first, RunLock(tmp_path) as second:
-        assert not first.is_held and not second.is_held
+    with held(RunLock(tmp_path)), held(RunLock(tmp_path)):
+        pass
     monkeypatch.setattr(lock, "fcntl", None)
-    with RunLock(tmp_path) as first:
-        assert not first.is_held
+    with held(RunLock(tmp_path)), held(RunLock(tmp_path)):
+        pass
 
 
 def test_a_folder_that_cannot_be_made_is_told_of_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("a file")
-    with RunLock(tmp_path / "run") as run_lock:
-        assert not run_lock.is_held
+    with held(RunLock(tmp_path / "run")), held(RunLock(tmp_path / "run")):
+        assert (tmp_path / "run").read_text() == "a file"

@@ -31,7 +31,7 @@ def steps_in(output_dir: Path) -> list[int | None]:
 )
 def test_the_rule(steps: set[int], limit: int | None, protected: set[int]) -> None:
     checkpoints = [checkpoint_path("out", step) for step in sorted(steps)]
-    gone = to_delete(checkpoints, limit, [checkpoint_path("out", step) for step in protected])
+    gone = to_delete(checkpoints, limit, [checkpoint_path("out", step) for step in protected], protected_count=True)
     left = [path for path in checkpoints if path not in gone]
     must_stay = {checkpoints[-1], *(checkpoint_path("out", step) for step in protected & steps)}
     assert must_stay <= set(left)
@@ -41,6 +41,18 @@ def test_the_rule(steps: set[int], limit: int | None, protected: set[int]) -> No
         assert len(left) == min(len(checkpoints), max(limit, len(must_stay)))
         oldest_free_left = min((step_of(path) or 0 for path in left if path not in must_stay), default=10**9)
         assert all((step_of(path) or 0) < oldest_free_left for path in gone)
+
+
+@given(
+    steps=st.sets(st.integers(1, 60), min_size=1, max_size=8),
+    limit=st.integers(1, 9),
+    protected=st.sets(st.integers(1, 60), max_size=4),
+)
+def test_the_rule_where_the_protected_come_on_top(steps: set[int], limit: int, protected: set[int]) -> None:
+    checkpoints = [checkpoint_path("out", step) for step in sorted(steps)]
+    kept = [checkpoint_path("out", step) for step in protected]
+    gone = to_delete(checkpoints, limit, kept, protected_count=False)
+    assert gone == [path for path in checkpoints[:-limit] if path not in kept]
 
 
 def test_files_times_do_not_matter(tmp_path: Path) -> None:

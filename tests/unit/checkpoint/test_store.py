@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from unit.checkpoint.publishing import publish
 
-from kunren.checkpoint import store
-from kunren.checkpoint.store import MANIFEST_NAME, clean_leftovers, discard, publish, verify
+from kunren.checkpoint import lock
+from kunren.checkpoint.store import MANIFEST_NAME, clean_leftovers, discard, verify
 from kunren.checkpoint.weights import save_weights
 
 # Newer Pythons warn about forks of processes with threads; the children here only write files and die.
@@ -343,7 +344,7 @@ def test_errors_that_are_no_disk_errors_stay_as_they_are(tmp_path: Path) -> None
 
 
 def test_without_locks_the_age_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "fcntl", None)
+    monkeypatch.setattr(lock, "fcntl", None)
     young, old = tmp_path / ".checkpoint-2.saving-0a1b2c3d", tmp_path / ".checkpoint-4.saving-0a1b2c3d"
     young.mkdir()
     old.mkdir()

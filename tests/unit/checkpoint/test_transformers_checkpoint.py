@@ -11,11 +11,11 @@ import numpy
 import pytest
 import torch
 from torch import nn
+from unit.checkpoint.publishing import publish
 
 from kunren.checkpoint import parts
 from kunren.checkpoint.layout import is_whole, problems, resolve
 from kunren.checkpoint.parts import Part
-from kunren.checkpoint.store import publish
 from kunren.checkpoint.weights import load_weights, save_weights
 from kunren.optim.parameter_groups import build_groups, count_decay_parameters
 

@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from unit.checkpoint.publishing import publish
 
 from kunren.base.state import TrainerState
 from kunren.checkpoint import parts
 from kunren.checkpoint.layout import checkpoint_path
-from kunren.checkpoint.store import publish
 from kunren.checkpoint.weights import save_weights
-from kunren.cli.checkpoint import human_size
 from kunren.cli.checkpoint_diff import difference_of
 from kunren.cli.main import main
+from kunren.planning.units import human_size
 
 
 def saved(run: Path, step: int, best: int | None = None, change: float = 0.0, **arguments: Any) -> Path:

@@ -103,6 +103,7 @@ def test_rows_that_are_dicts_are_filtered_before_the_collator(caplog: pytest.Log
     assert batch[0] == {"x": 1, "labels": 0, "text": "a"}
     assert collator([{"x": 1}]) == [{"x": 1}]
     assert collator([(1, 2)]) == [(1, 2)]
+    assert collator([{"x": 1}, {"x": 2, "text": "b"}, None]) == [{"x": 1}, {"x": 2}, None], "rows of different keys"
 
 
 def test_rows_of_which_nothing_is_left_are_an_error_that_names_both_sides() -> None:
@@ -134,3 +135,11 @@ def test_label_columns_of_other_names_are_kept(tmp_path: Any) -> None:
         model=models.Points(), args=arguments(tmp_path, label_names=["labels", "weights_of_rows"]), train_dataset=data
     )
     assert columns_seen(trainer) == {"x", "labels", "weights_of_rows"}
+
+
+def test_columns_of_a_stream_that_does_not_know_them(tmp_path: Any) -> None:
+    table = datasets.Dataset.from_list([{"x": [0.0] * 4, "labels": 0, "text": "a"}] * 8)
+    stream = table.to_iterable_dataset().map(lambda row: {"text": row["text"] + "b"})
+    assert stream.column_names is None
+    trainer = kunren.Trainer(model=models.Points(), args=arguments(tmp_path, max_steps=2), train_dataset=stream)
+    assert columns_seen(trainer) == {"x", "labels"}

@@ -53,9 +53,13 @@ def answer(loss: Loss, count: float = 3.0, assumed: bool = False) -> bool | None
     def of(count: float) -> float:
         return loss(losses, torch.tensor(count)).item()
 
+    return learnt(of, count, assumed).uses_count
+
+
+def learnt(of: Callable[[float], float], count: float = 3.0, assumed: bool = False) -> LossScale:
     scale = LossScale()
     scale.learn(of(count), of(2 * count), lambda: of(count), assumed)
-    return scale.uses_count
+    return scale
 
 
 @pytest.mark.parametrize("how", DIVIDING)
@@ -88,8 +92,19 @@ def test_loss_that_is_never_the_same_twice_is_what_it_is_assumed_to_be(assumed: 
     assert answer(noisy, assumed=assumed) is assumed
 
 
-def test_second_term_that_does_not_divide() -> None:
-    assert answer(lambda losses, count: losses.sum() / count + 0.8 * losses.mean()) is True
+@pytest.mark.parametrize("weight", [-0.4, 0.001, 0.8, 300.0])
+@pytest.mark.parametrize("assumed", [True, False])
+def test_second_term_that_does_not_divide(weight: float, assumed: bool) -> None:
+    scale = learnt(lambda count: 6.0 / count + weight * 2.0, assumed=assumed)
+    assert scale.takes_own_count
+    assert scale.uses_count is False
+
+
+def test_noise_that_hides_what_is_divided_is_no_second_term() -> None:
+    noise = iter([1.0, 1.003, 0.997])
+    scale = learnt(lambda count: 6.0 / count * next(noise), assumed=False)
+    assert scale.uses_count is True
+    assert not scale.takes_own_count
 
 
 @pytest.mark.parametrize("training", [True, False])

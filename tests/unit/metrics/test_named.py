@@ -351,3 +351,9 @@ def test_large_counts_are_exact() -> None:
     metric.fn += 2**40
     assert metric.tp.item() == 2**40 + 1
     assert metrics.result(WholeSet(None))["accuracy"] == pytest.approx(0.5)
+
+
+def test_one_class_a_row_in_a_list() -> None:
+    logits, labels = torch.randn(9, 3), torch.randint(0, 3, (9,))
+    names = ["accuracy", "f1", "exact_match", "top_2_accuracy"]
+    assert computed(names, [(logits, labels[:, None])]) == computed(names, [(logits, labels)])

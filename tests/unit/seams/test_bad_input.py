@@ -291,8 +291,8 @@ def test_override_that_would_never_be_called_is_refused_when_the_class_is_made(n
 
 
 def test_features_of_later_versions_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="use_liger_kernel=True.*Leave it unset"):
-        trainer_for(tmp_path, settings={"use_liger_kernel": True})
+    with pytest.raises(ValueError, match="push_to_hub=True.*Leave it unset"):
+        trainer_for(tmp_path, settings={"push_to_hub": True})
 
 
 def test_trackers_of_later_versions_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -313,7 +313,9 @@ def test_optimizer_of_another_model(tmp_path: Path) -> None:
 
 
 def test_dict_of_training_sets(tmp_path: Path) -> None:
-    refused(trainer_for(tmp_path, train_dataset={"train": rows.points(4)}), TypeError, "one of its sets")
+    splits = {"train": rows.points(4), "test": rows.points(4)}
+    refused(trainer_for(tmp_path, train_dataset=splits), ValueError, "pass one of them")
+    refused(trainer_for(tmp_path, train_dataset={"a": rows.points(0)}), ValueError, "training set 'a' is empty")
 
 
 def test_metrics_without_labels_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -107,3 +107,11 @@ def test_a_pass_over_the_rows_is_told_and_draws_from_numbers_of_its_own(caplog: 
 def test_what_has_no_length_is_told(dataset: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         lengths(dataset)
+
+
+@pytest.mark.parametrize("length", [None, 1.5, "3", [3]])
+def test_a_length_that_is_no_whole_number_is_told_by_its_row(length: Any) -> None:
+    with pytest.raises(ValueError, match=r"Row 1 .*'length' = .*no whole number"):
+        lengths([{"input_ids": [1], "length": 2}, {"input_ids": [1], "length": length}])
+    counts = [{"length": numpy.int32(2)}, {"length": torch.tensor(3)}]
+    assert lengths(counts) == [2, 3]

@@ -365,3 +365,8 @@ def test_nothing_leaks_over_a_boundary(make: Any) -> None:
 def test_options_that_go_by_padded_rows_are_refused(option: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"batching='packed' cannot work.*{next(iter(option))}"):
         kunren.TrainingArguments(output_dir="unused", batching="packed", **option)
+
+
+def test_rows_without_any_token() -> None:
+    assert positions([], 0).shape == (1, 0)
+    assert positions([], 0).dtype is torch.int64
