@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -25,6 +25,8 @@ from kunren.collators import DataCollatorWithPadding, default_data_collator
 from kunren.engine import choose
 from kunren.loop.step import compute_loss, training_step
 from kunren.loop.train import training_steps
+from kunren.losses.counting import IGNORED_LABEL
+from kunren.losses.registry import named_loss
 from kunren.losses.smoothing import LabelSmoother
 from kunren.losses.weighting import LossScale
 from kunren.model.signature import is_pretrained, read_signature, shifts_labels, unwrap
@@ -41,6 +43,9 @@ from kunren.seams.validation import (
     refuse_ignored_overrides,
     refuse_later_methods,
 )
+
+if TYPE_CHECKING:
+    from kunren.planning.forecast import Forecast
 
 logger = logging.getLogger(__name__)
 
@@ -137,10 +142,14 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
         self.model = self.model_wrapped = model
         self.engine.place(model)
         self.signature = read_signature(model)
+        self.shifts_labels, self.ignored_label = shifts_labels(model), IGNORED_LABEL
+        self.named_loss = named = named_loss(model, self.signature)
+        if named is not None:
+            self.signature, self.ignored_label = named.joined_to(self.signature), named.ignored_label
+            self.shifts_labels = self.shifts_labels or named.shifts_labels
         given = self.args.label_names
         self.label_names = list(given if given is not None else self.signature.label_names)
         self.can_return_loss = self.signature.can_return_loss
-        self.shifts_labels = shifts_labels(model)
         self.main_input_name = getattr(unwrap(model), "main_input_name", "input_ids")
         # Only models that document the count are handed it: any other `**kwargs` may pass it on to something that
         # refuses it, and a mean loss is weighted to the same update.
@@ -155,7 +164,8 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
     def prepare_loss_scale(self) -> None:
         """Decide, when a run begins, who sees the count of a window, and what is known of the loss made of it."""
         overridden = [name for name in ("training_step", "compute_loss") if name_is_overridden(self, Trainer, name)]
-        self._hands_out_count = bool(overridden or self.compute_loss_func or self.model_accepts_loss_kwargs)
+        takes_count = self.model_accepts_loss_kwargs or (self.named_loss is not None and self.named_loss.stands_in)
+        self._hands_out_count = bool(overridden or self.compute_loss_func or takes_count)
         known = self.loss_is_scaled_for_ga
         # Where nobody sees the count there is nothing to find out; nor where a subclass said that its loss is a mean.
         told_mean = self._found_to_accept_count and not self.model_accepts_loss_kwargs
@@ -227,6 +237,7 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
             return self._train_output
         finally:
             self.engine.zero_gradients()  # of a window that was broken off
+            self.switch_optimizer("eval")
             try:
                 self._saver.wait()
             finally:
@@ -234,6 +245,12 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
                 self._run = None
                 while self._undo:
                     self._undo.pop()()
+
+    def plan(self) -> Forecast:
+        """What `train()` would do and take, found by a few steps on a copy; nothing is trained. Print it."""
+        from kunren.planning.forecast import forecast
+
+        return forecast(self)
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         """Forward and backward of one micro-batch; returns its share of the loss, detached.

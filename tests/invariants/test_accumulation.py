@@ -60,6 +60,26 @@ def test_every_kind_of_model(kind: str) -> None:
     assert_splits_agree(*KINDS[kind])
 
 
+class PointsInBalance(models.PointsTakingCount):
+    """A loss of two terms, of which only one is divided by the count, as that of a mixture of experts."""
+
+    def forward(
+        self, x: torch.Tensor, labels: torch.Tensor | None = None, num_items_in_batch: Any = None, **kwargs: Any
+    ) -> dict[str, torch.Tensor]:
+        out = super().forward(x, labels, num_items_in_batch)
+        return {**out, "loss": out["loss"] + self.weight * out["logits"].square().mean()}
+
+
+@pytest.mark.parametrize("weight", [0.001, 5.0])
+def test_a_loss_of_two_terms(weight: float) -> None:
+    def model() -> nn.Module:
+        made = PointsInBalance()
+        made.weight = weight
+        return made
+
+    assert_splits_agree(model, lambda: rows.points(8))
+
+
 class Mean(kunren.Trainer):
     """The usual form: takes the count, returns a mean."""
 

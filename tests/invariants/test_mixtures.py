@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 import torch.nn.functional as F
@@ -298,3 +299,37 @@ def test_numbers_of_speed(tmp_path: Path) -> None:
     # 3 batches of news (22 rows in 6) and 6 of chat (9 rows in 3) make an epoch: 29 rows in the mean.
     assert summary["train_samples_per_second"] / summary["train_steps_per_second"] == pytest.approx(29 / 9, rel=1e-2)
     assert trainer.state.global_step == 18
+
+
+class PointsForSemanticSegmentation(models.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = models.nn.Conv2d(3, 4, 1)
+
+    def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
+        return self.head(pixel_values)
+
+
+def test_pixels_that_do_not_count_for_the_loss_do_not_count_for_a_source(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+
+    def images(ignored: float) -> rows.Rows:
+        pixels = torch.rand(8, 3, 6, 6, generator=generator)
+        labels = torch.randint(0, 4, (8, 6, 6), generator=generator)
+        labels[torch.rand(8, 6, 6, generator=generator) < ignored] = 255
+        return rows.Rows([{"pixel_values": x, "labels": y} for x, y in zip(pixels, labels, strict=True)])
+
+    data = {"news": images(0.1), "chat": images(0.9)}
+    changes = {"learning_rate": 0.0, "num_train_epochs": 1, "gradient_accumulation_steps": 2, "logging_steps": 2}
+    _, trainer = run(tmp_path, data, model=PointsForSemanticSegmentation(), **changes)
+    log = trainer.state.log_history[0]
+    for name, source in data.items():
+        assert log[f"loss_{name}"] == pytest.approx(trainer.evaluate(source)["eval_loss"], rel=1e-5)
+
+
+def test_weights_of_numpy_are_numbers(tmp_path: Path) -> None:
+    weights = {"news": numpy.float32(0.5), "chat": numpy.int64(2)}
+    args = arguments(tmp_path, mixture_weights=weights)
+    assert args.to_dict()["mixture_weights"] == {"news": 0.5, "chat": 2.0}
+    args.to_json_string()
+    assert list(map(type, args.mixture_weights.values())) == [float, float]

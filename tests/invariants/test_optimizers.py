@@ -14,7 +14,7 @@ from torch import nn
 
 import kunren
 from invariants.runs import arguments, losses
-from kunren.arguments.choices import FURTHER_OPTIMIZERS, OptimizerNames
+from kunren.arguments.choices import FURTHER_OPTIMIZERS, OptimizerNames, SchedulerType
 
 ELSEWHERE = {"adamw_torch_xla": "torch_xla", "adamw_torch_npu_fused": "torch_npu"}
 PACKAGES = {
@@ -93,7 +93,9 @@ def trainer_for(folder: Path, optim: str, **settings: Any) -> kunren.Trainer:
         **(rank if optim.startswith(("galore", "apollo_")) else {}),
         **settings,
     }
-    return kunren.Trainer(model=Net(), args=arguments(folder, **settings), train_dataset=DIGITS)
+    return kunren.Trainer(
+        model=Net(), args=arguments(folder, **settings), train_dataset=DIGITS, eval_dataset=DIGITS[:64]
+    )
 
 
 def learns(folder: Path, optim: str) -> None:
@@ -134,3 +136,36 @@ def test_a_resumed_run_is_the_undisturbed_one(tmp_path: Path, optim: str) -> Non
 @pytest.mark.parametrize("optim", FURTHER_OPTIMIZERS)
 def test_a_resumed_run_of_a_further_one_is_the_undisturbed_one(tmp_path: Path, optim: str) -> None:
     resumes(tmp_path, optim)
+
+
+SCHEDULES = {
+    "cosine_with_restarts": {"num_cycles": 2},
+    "cosine_with_min_lr": {"min_lr_rate": 0.1},
+    "cosine_warmup_with_min_lr": {"min_lr_rate": 0.1},
+    "warmup_stable_decay": {"num_decay_steps": 5},
+    "reduce_lr_on_plateau": {"patience": 0, "factor": 0.5},
+    "greedy": {"patience": 0, "min_lr": 1e-4},
+}
+
+
+@pytest.mark.parametrize("schedule", [member.value for member in SchedulerType])
+def test_it_learns_under_each_schedule_and_resumes(tmp_path: Path, schedule: str) -> None:
+    settings: dict[str, Any] = {
+        "lr_scheduler_type": schedule,
+        "lr_scheduler_kwargs": SCHEDULES.get(schedule),
+        "warmup_steps": 2,
+        "max_steps": 20,
+        "save_strategy": "steps",
+        "save_steps": 10,
+    }
+    if schedule in ("reduce_lr_on_plateau", "greedy"):
+        settings |= {"eval_strategy": "steps", "eval_steps": 2, "metric_for_best_model": "loss"}
+    straight = trainer_for(tmp_path / "straight", "adamw_torch_fused", **settings)
+    straight.train()
+    found = losses(straight)
+    assert found[20] < 0.9 * found[1]
+    resumed = trainer_for(tmp_path / "resumed", "adamw_torch_fused", **settings)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "straight" / "checkpoint-10"))
+    assert torch.equal(flat(straight.model), flat(resumed.model))
+    rates = [entry["learning_rate"] for entry in straight.state.log_history if "learning_rate" in entry]
+    assert rates == [entry["learning_rate"] for entry in resumed.state.log_history if "learning_rate" in entry]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,49 @@ def test_one_update_is_the_padded_one(name: str, accumulate: int, checkpointing:
         build = {"data_collator": collator}
         further = {"gradient_checkpointing": checkpointing, "batching": batching}
         return one_update(model, rows(12), 12 // accumulate, accumulate, build=build, **further)
+
+    update("packed").assert_equals(update("padded"))
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("name", ["gpt2", "bert-tokens", "bert-rows", "around-bert", "packs-itself"])
+def test_memory_that_does_not_suffice_splits_packed_batches_at_the_ends_of_sequences(
+    name: str, accumulate: int
+) -> None:
+    def update(tokens: int) -> Any:
+        model, collator = model_of(name)
+        forward = model.forward
+
+        @functools.wraps(forward)
+        def limited(**inputs: Any) -> Any:
+            if inputs["input_ids"].numel() > tokens:
+                raise torch.OutOfMemoryError("out of memory")
+            return forward(**inputs)
+
+        model.forward = limited  # type: ignore[method-assign]
+        build = {"data_collator": collator}
+        return one_update(model, rows(12), 12 // accumulate, accumulate, build=build, batching="packed")
+
+    update(40).assert_equals(update(10_000))
+
+
+def test_as_many_labels_of_a_row_as_tokens() -> None:
+    """Their shape is that of labels of tokens, and is not taken for it."""
+
+    width = max(len(row["input_ids"]) for row in rows(12))
+
+    def update(batching: str) -> Any:
+        torch.manual_seed(0)
+        config = BertConfig(**{**ENCODER, "num_labels": width, "problem_type": "multi_label_classification"})
+        generator = torch.Generator().manual_seed(0)
+        data = [{**row, "labels": torch.rand(width, generator=generator).double().round()} for row in rows(12)]
+
+        def pad(batch: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+            return {**Pad("rows")(batch), "labels": torch.stack([row["labels"] for row in batch])}
+
+        return one_update(
+            BertForSequenceClassification(config), data, 12, 1, build={"data_collator": pad}, batching=batching
+        )
 
     update("packed").assert_equals(update("padded"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 from kunren.arguments.checks import at_least, from_json, one_of, refuse
@@ -118,5 +119,9 @@ class Dataloading(ArgumentGroup):
         if not isinstance(weights, dict) or not weights:
             raise refuse("mixture_weights", weights, "give a dict from the names of the training sets to numbers.")
         for name, weight in weights.items():
-            if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight < math.inf:
+            if isinstance(weight, bool) or not isinstance(weight, Real) or not 0 < float(weight) < math.inf:
                 raise refuse("mixture_weights", weights, f"the weight of {name!r} has to be a number above 0.")
+        plain = {
+            name: weight if isinstance(weight, (int, float)) else float(weight) for name, weight in weights.items()
+        }
+        self.mixture_weights = plain  # numpy's numbers are in no JSON

@@ -7,12 +7,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kunren.planning.units import human_size
+
 if TYPE_CHECKING:
     from kunren.cli.checkpoint_diff import Difference
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _LISTED_TENSORS = 20
 
 
@@ -108,14 +109,6 @@ def checkpoints_at(path: Path) -> list[Path]:
     if not found:
         raise CheckpointCommandError(f"{path} is no checkpoint and holds no folder named checkpoint-N.")
     return found
-
-
-def human_size(size: int) -> str:
-    """Bytes as people read them: 512 B, 1.4 GiB."""
-    value, unit = float(size), 0
-    while value >= 1024 and unit < len(_UNITS) - 1:
-        value, unit = value / 1024, unit + 1
-    return f"{size} B" if unit == 0 else f"{value:.1f} {_UNITS[unit]}"
 
 
 def _print(as_json: bool, value: Any, text: Any) -> None:

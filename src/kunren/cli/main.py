@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from kunren._version import __version__
-from kunren.cli import checkpoint, demo
+from kunren.cli import checkpoint, demo, inspect_model, plan
 
 
 def parser() -> argparse.ArgumentParser:
@@ -17,6 +17,8 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     demo.add_command(commands)
     checkpoint.add_command(commands)
+    inspect_model.add_command(commands)
+    plan.add_command(commands)
     return top
 
 

@@ -173,7 +173,7 @@ class BatchReader:
                 yield batch
 
     def rows_of(self, epoch: int, first: int, end: int) -> list[Any]:
-        """Which rows of the data set are in batches `first` to `end` - 1 of `epoch`; none where batches have no rows."""
+        """Which rows of the data set are in batches `first` to `end` - 1 of `epoch`; none where rows have no index."""
         if not self._by_index:
             return []
         with self._randomness:

@@ -18,6 +18,7 @@ class Backend(ABC):
     process_index: int
     world_size: int
     scaler: torch.amp.GradScaler | None  # of gradients, where the precision needs one
+    empty_cache_steps: int | None  # every how many steps the loop empties the cache
 
     @property
     @abstractmethod
@@ -55,6 +56,10 @@ class Backend(ABC):
     @abstractmethod
     def zero_gradients(self) -> None:
         """Drop the gradients of the prepared model."""
+
+    @abstractmethod
+    def empty_cache(self) -> None:
+        """Give memory that is free, and kept for later, back to the device; nothing where none is kept."""
 
     @abstractmethod
     def mean(self, value: torch.Tensor) -> torch.Tensor:

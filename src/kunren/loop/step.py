@@ -62,8 +62,11 @@ def training_step(do: StepHooks, model: nn.Module, inputs: Any, num_items_in_bat
     inputs = do._prepare_inputs(inputs)
     if window > 1 and do.loss_scale.uses_count is None and num_items_in_batch is not None:
         _learn_scale(do, model, inputs, num_items_in_batch)
+    handed = num_items_in_batch
+    if counted is not None and do.loss_scale.takes_own_count:
+        handed = torch.as_tensor(counted) if isinstance(num_items_in_batch, torch.Tensor) else counted
     with do.compute_loss_context_manager():
-        loss = checked(do.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch))
+        loss = checked(do.compute_loss(model, inputs, num_items_in_batch=handed))
     if window > 1 and not do.loss_scale.uses_count:
         loss = loss / window if counted is None else weighted(loss, counted, num_items_in_batch)
     do.engine.backward(loss)

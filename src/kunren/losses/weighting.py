@@ -4,8 +4,9 @@ Let a window hold micro-batches with n_1 ... n_k counted labels, N in all. The f
 losses over N. A micro-batch's own mean is its sum over n_i, so mean_i * n_i / N, added up, is exactly that loss,
 whatever the model. A model (or a user's loss function) that divides by the count it is handed has done the same
 already. Which of the two a loss is shows in its value: it is computed once more with twice the count, which halves it
-or leaves it as it is. What lies between, a loss that draws noise of its own or that has a second term, is settled by a
-third computation, and by what transformers assumes if that is not the first again.
+or leaves it as it is. What lies between is computed a third time. If that is the first again, the loss has a second
+term that is not divided (the balance of a mixture of experts): it is handed n_i, which makes it a mean, and weighted. A
+loss that draws noise of its own is what it nearly is, or else what transformers assumes.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from kunren.base.random_state import preserved
 from kunren.losses.counting import Count
 
 _LIKE = 0.01  # a second computation of one number differs by less
+_EXACT = 1e-5  # and by less where nothing is random: doubling a divisor halves a quotient to the bit
+_CLEARLY = 4  # times as far as two computations of the same
 
 
 @final
@@ -30,6 +33,7 @@ class LossScale:
 
     def __init__(self, uses_count: bool | None = None) -> None:
         self.uses_count = uses_count
+        self.takes_own_count = False  # a loss of two terms, whose micro-batches are each handed their own count
 
     def learn(self, loss: float, of_twice_the_count: float, again: Callable[[], float], assumed: bool) -> None:
         """Compare the loss of a batch with that of twice the count, and, where that is not clear, with itself.
@@ -39,9 +43,12 @@ class LossScale:
         """
         if not (math.isfinite(loss) and math.isfinite(of_twice_the_count)) or loss == 0.0:
             return
-        if _alike(of_twice_the_count, loss):
+        from_mean, from_quotient = abs(of_twice_the_count - loss), abs(2 * of_twice_the_count - loss)
+        if min(from_mean, from_quotient) > _EXACT * abs(loss):
+            self.takes_own_count = min(from_mean, from_quotient) > _CLEARLY * abs(again() - loss)
+        if self.takes_own_count or _alike(of_twice_the_count, loss):
             self.uses_count = False
-        elif _alike(2 * of_twice_the_count, loss) or _alike(again(), loss):
+        elif _alike(2 * of_twice_the_count, loss):
             self.uses_count = True
         else:
             self.uses_count = assumed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -92,7 +93,15 @@ def _of_row(row: Any, index: int, column: str, input_names: tuple[str, ...]) -> 
             f"dicts, with {column!r} or {input_names[0]!r} in them. {_PADDED}."
         )
     if column in row:
-        return int(row[column])
+        length = row[column]
+        try:
+            return operator.index(length)
+        except TypeError:
+            raise ValueError(
+                f"Row {index} of the training set has {column!r} = {length!r}, which is no whole number: set "
+                "length_column_name to the column that holds the lengths, or to a name that no row has to let them be "
+                "counted."
+            ) from None
     value = next((row[name] for name in input_names if row.get(name) is not None), None)
     try:
         return len(value)  # type: ignore[arg-type]  # None, and a tensor without dimensions, have none

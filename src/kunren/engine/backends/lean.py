@@ -11,6 +11,8 @@ from torch.autograd.graph import _engine_run_backward
 from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizer
 
+from kunren.engine.backends.fused_adamw import fused_adamw_step, is_adamw
+
 
 def run_backward(loss: torch.Tensor, one: torch.Tensor) -> None:
     """`loss.backward()` of a scalar; 10 µs less, as the gradient of the loss, `one`, is not made and checked again."""
@@ -33,6 +35,7 @@ def lean_step(optimizer: Optimizer) -> Callable[[], None] | None:
     if patched is not None and not getattr(patched, "_wrapped_by_lr_sched", False):
         return None  # replaced by somebody, not by torch's schedulers, which only count
     bare: Callable[[Any], Any] = inspect.unwrap(kind.step)
+    adamw = is_adamw(optimizer)
     hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
     global_hooks = (torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks)
 
@@ -42,7 +45,8 @@ def lean_step(optimizer: Optimizer) -> Callable[[], None] | None:
             optimizer.step()
             return
         with torch.no_grad():
-            bare(optimizer)
+            if not (adamw and fused_adamw_step(optimizer)):
+                bare(optimizer)
         optimizer._opt_called = True  # type: ignore[attr-defined]  # what torch's schedulers look for
 
     return step

@@ -32,6 +32,7 @@ class PlainBackend(Backend):
         self.scaler = torch.amp.GradScaler(self.device.type) if half else None
         if args.tf32 is not None:
             allow_tf32(args.tf32)
+        self.empty_cache_steps = args.torch_empty_cache_steps
         self._use_cpu = self.device.type == "cpu"
         self._parameters: list[nn.Parameter] = []
         self._has_gradients = False
@@ -45,7 +46,7 @@ class PlainBackend(Backend):
 
         # Precision and scaling are this backend's: the accelerator describes the run and serves user code.
         accelerator = Accelerator(cpu=self._use_cpu, mixed_precision="no")
-        accelerator.scaler = self.scaler
+        accelerator.scaler, accelerator.backward = self.scaler, self.backward
         return accelerator
 
     def place(self, model: nn.Module) -> None:
@@ -54,6 +55,8 @@ class PlainBackend(Backend):
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> nn.Module:
         self._parameters = list(model.parameters())
+        if self.scaler is not None:
+            _refuse_half_weights(model)
         kinds = {(parameter.dtype, parameter.device) for parameter in self._parameters}
         self._is_uniform = len(kinds) == 1
         self._step = lean_step(optimizer) if self.scaler is None else None
@@ -71,6 +74,7 @@ class PlainBackend(Backend):
         if self.scaler is not None:
             loss = self.scaler.scale(loss)
         if options or loss.shape or loss.dtype is not torch.float32:
+            options.pop("learning_rate", None)  # for LOMO, whose updates look for it in their groups
             torch.autograd.backward(loss, **options)
         else:
             run_backward(loss, self._one)
@@ -109,6 +113,12 @@ class PlainBackend(Backend):
         for parameter in self._parameters:
             parameter.grad = None
 
+    def empty_cache(self) -> None:
+        module = getattr(torch, self.device.type, None)  # torch.cuda, torch.mps, torch.xpu, ...
+        empty_cache = getattr(module, "empty_cache", None)
+        if empty_cache is not None:
+            empty_cache()
+
     def mean(self, value: torch.Tensor) -> torch.Tensor:
         return value
 
@@ -120,3 +130,13 @@ class PlainBackend(Backend):
 
     def barrier(self) -> None:
         return None
+
+
+def _refuse_half_weights(model: nn.Module) -> None:
+    """ValueError for weights to train in float16: their gradients cannot be unscaled, and small updates vanish."""
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and parameter.dtype is torch.float16:
+            raise ValueError(
+                f"fp16=True trains weights that are in float32, and computes in float16 by itself; {name} is in "
+                "float16. Load the model with dtype=torch.float32, or set fp16=False."
+            )

@@ -1,0 +1,1 @@
+"""What needs transformers: loaded on use, by what is asked for by name."""
