@@ -47,6 +47,8 @@ def test_skip_is_the_run_without_those_updates(tmp_path: Path, optim: str, accum
     without.train()
     assert torch.equal(flat(bad.model), flat(without.model))
     assert bad.state.global_step == 10 // accumulation
+    assert math.isfinite(bad._train_output.training_loss)
+    assert bad._train_output.training_loss == pytest.approx(without._train_output.training_loss)
     seen = losses(bad)
     assert [step for step, loss in seen.items() if not math.isfinite(loss)] == ([3, 6] if accumulation == 1 else [2, 3])
 

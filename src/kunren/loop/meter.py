@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any, final
 
@@ -17,6 +18,7 @@ class LossMeter:
 
     def __init__(self, device: torch.device, hides_non_finite: bool) -> None:
         self.hides_non_finite = hides_non_finite
+        self.leaves_out_non_finite = False  # from the mean of the run: where such updates are dropped
         self._sum = torch.zeros((), device=device)
         self._steps = 0  # optimizer steps since the last log
         self._empty_steps = 0  # of these, steps whose window held no label
@@ -61,7 +63,10 @@ class LossMeter:
     def _take(self, engine: Backend) -> float:
         total = float(engine.mean(self._sum))
         self._sum.zero_()
-        self._total += total
+        if self.leaves_out_non_finite and not math.isfinite(total):
+            self._total_steps -= self._steps - self._empty_steps  # the log shows them; the mean of the run goes on
+        else:
+            self._total += total
         return total
 
     def mean_of_all(self, engine: Backend) -> float:

@@ -87,6 +87,7 @@ def prepare_run(trainer: Trainer, resume_from_checkpoint: str | bool | None) -> 
         guard=guard_for(args, trainer.state.logging_steps),
     )
     counting = (trainer.shifts_labels, trainer.label_names, trainer.ignored_label)
+    run.meter.leaves_out_non_finite = args.nonfinite in ("skip", "rollback")
     follow_sources(run, lambda batch: counted_labels(batch, *counting))
     if checkpoint is not None:
         _resume(trainer, run, checkpoint)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import itertools
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, NoReturn, final
 
@@ -288,7 +289,9 @@ class BadSamples:
                 logger.warning("A bad example is skipped: %s", told)
             elif str(self.skipped).strip("0") == "1":  # 10, 100, 1000, ...
                 logger.warning("%d bad examples skipped so far, the last: %s", self.skipped, told)
-        if self.skipped > max(_FREE, self.limit * self.examples):
+        allowed = self.limit * self.examples
+        # A running share strays: three standard deviations over the limit, chance has ended no run that keeps it.
+        if self.skipped > max(_FREE, allowed + 3 * math.sqrt(allowed)):
             raise RuntimeError(
                 f"{self.skipped} of {self.examples:.0f} examples could not be used "
                 f"({self.skipped / self.examples:.1%}), which is more than bad_sample_limit={self.limit}. The last: "
