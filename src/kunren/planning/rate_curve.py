@@ -13,7 +13,7 @@ import torch
 from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from kunren.optim import waits_for_metric
+from kunren.optim.schedule import waits_for_metric
 from kunren.planning.units import human_rate
 from kunren.planning.unknown import Unknown
 
