@@ -1,6 +1,6 @@
 """Useful tokens per CPU second of training on texts of unequal length, by the way in which rows become batches.
 
-    python benchmarks/batching.py [--rounds 3] [--rows 512] [--models Llama BERT] [--write]
+    python benchmarks/batching.py [--rounds 3] [--rows 256] [--models Llama BERT] [--write]
 
 Lengths are log-normal between 8 and 256, 62 on average; the models have 4 layers of width 128. A run is an epoch in
 batches of 32 (token_budget: of 2,048 tokens, about as many), and is measured from its first step to its last. What an
@@ -62,7 +62,7 @@ def llama() -> nn.Module:
         LlamaConfig(
             vocab_size=VOCABULARY,
             hidden_size=128,
-            intermediate_size=512,
+            intermediate_size=344,
             num_hidden_layers=4,
             num_attention_heads=4,
             max_position_embeddings=256,
@@ -190,7 +190,7 @@ def measure(name: str, count: int, without: list[str], rounds: int) -> str:
 
 def main() -> None:
     parser = command_line(__doc__, rounds=3)
-    parser.add_argument("--rows", type=int, default=512, help="rows of the epoch (default 512)")
+    parser.add_argument("--rows", type=int, default=256, help="rows of the epoch (default 256)")
     parser.add_argument("--models", nargs="*", default=list(MODELS), choices=list(MODELS))
     options = parser.parse_args()
     torch.set_num_threads(1)
