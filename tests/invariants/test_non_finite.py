@@ -136,3 +136,85 @@ def test_a_device_drops_the_update_by_itself(tmp_path: Path, monkeypatch: pytest
     many = trainer_for(tmp_path / "c", data(set(range(8, 40))), nonfinite="skip", logging_steps=5)
     with pytest.raises(NonFiniteError, match="3 steps up to step 5"):
         many.train()
+
+
+class Normed(models.Points):
+    """With running statistics, which a batch of infinite numbers spoils."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(4)
+
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        return super().logits(self.norm(x))
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+@pytest.mark.parametrize("fp16", [False, True])
+def test_skip_leaves_no_trace_in_buffers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_device: bool, fp16: bool
+) -> None:
+    if on_device:
+        monkeypatch.setattr(NonFiniteGuard, "_can_leave_it_to_the_kernel", lambda self, run, norm: not fp16)
+    bad = trainer_for(tmp_path / "a", data({0, 9}), Normed(), nonfinite="skip", fp16=fp16)
+    bad.train()
+    rest = [row for index, row in enumerate(data().rows) if index // 4 not in (0, 2)]
+    without = trainer_for(tmp_path / "b", rows.Rows(rest), Normed(), fp16=fp16)
+    without.train()
+    for name, buffer in without.model.named_buffers():
+        assert torch.equal(dict(bad.model.named_buffers())[name], buffer), name
+
+
+def test_raise_saves_buffers_of_before(tmp_path: Path) -> None:
+    trainer = trainer_for(tmp_path, data({9}), Normed(), nonfinite="raise", save_strategy="steps", save_steps=100)
+    with pytest.raises(NonFiniteError):
+        trainer.train()
+    assert bool(torch.isfinite(trainer.model.norm.running_mean).all())
+    assert int(trainer.model.norm.num_batches_tracked) == 2
+
+
+def test_rollback_of_an_optimizer_that_runs_another(tmp_path: Path) -> None:
+    options = {"optim": "galore_adamw", "optim_target_modules": "all-linear", "optim_args": "rank=2"}
+    bad = trainer_for(tmp_path / "a", data({9}), nonfinite="rollback", **options)
+    bad.train()
+    # Step 3 is dropped, and with it goes step 2: what was kept is from before it.
+    rest = [row for index, row in enumerate(data().rows) if index // 4 not in (1, 2)]
+    without = trainer_for(tmp_path / "b", rows.Rows(rest), **options)
+    without.train()
+    assert torch.equal(flat(bad.model), flat(without.model))
+
+
+def test_rollback_of_an_optimizer_that_counts_in_its_groups(tmp_path: Path) -> None:
+    pytest.importorskip("schedulefree")
+    trainer = trainer_for(tmp_path, data({9}), nonfinite="rollback", optim="schedule_free_adamw")
+    trainer.train()
+    assert trainer.optimizer is not None
+    assert trainer.optimizer.param_groups[0]["k"] == 8  # of ten steps one is dropped, and one undone
+
+
+def test_rollback_soon_after_a_resume(tmp_path: Path) -> None:
+    settings = {"nonfinite": "rollback", "logging_steps": 4, "save_strategy": "steps", "save_steps": 5}
+    trainer_for(tmp_path, data(), max_steps=5, **settings).train()
+    again = trainer_for(tmp_path, data(), max_steps=10, callbacks=[Poisoned(6)], **settings)
+    again.train(resume_from_checkpoint=True)
+    assert bool(torch.isfinite(flat(again.model)).all())
+
+
+def test_fp16_finds_weights_that_are_lost(tmp_path: Path) -> None:
+    """The scaler alone would drop every update from there on, to the end of the run."""
+    healed = trainer_for(tmp_path / "a", data(), nonfinite="rollback", fp16=True, callbacks=[Poisoned(4)])
+    healed.train()
+    assert bool(torch.isfinite(flat(healed.model)).all())
+    assert [step for step, loss in losses(healed).items() if not math.isfinite(loss)] == [5]
+    for policy in ("raise", "skip"):
+        trainer = trainer_for(tmp_path / policy, data(), nonfinite=policy, fp16=True, callbacks=[Poisoned(4)])
+        with pytest.raises(NonFiniteError, match="The weight .* was not finite before"):
+            trainer.train()
+
+
+def test_lost_weights_are_not_saved_over_good_ones(tmp_path: Path) -> None:
+    settings = {"save_strategy": "steps", "save_steps": 3, "save_total_limit": 1}
+    trainer = trainer_for(tmp_path, data(), nonfinite="raise", callbacks=[Poisoned(4)], **settings)
+    with pytest.raises(NonFiniteError):
+        trainer.train()
+    assert [folder.name for folder in tmp_path.glob("checkpoint-*")] == ["checkpoint-3"]

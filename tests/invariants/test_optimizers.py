@@ -15,6 +15,7 @@ from torch import nn
 import kunren
 from invariants.runs import arguments, losses
 from kunren.arguments.choices import FURTHER_OPTIMIZERS, OptimizerNames, SchedulerType
+from kunren.checkpoint.weights import load_weights
 
 ELSEWHERE = {"adamw_torch_xla": "torch_xla", "adamw_torch_npu_fused": "torch_npu"}
 PACKAGES = {
@@ -169,3 +170,46 @@ def test_it_learns_under_each_schedule_and_resumes(tmp_path: Path, schedule: str
     assert torch.equal(flat(straight.model), flat(resumed.model))
     rates = [entry["learning_rate"] for entry in straight.state.log_history if "learning_rate" in entry]
     assert rates == [entry["learning_rate"] for entry in resumed.state.log_history if "learning_rate" in entry]
+
+
+def test_a_model_that_a_callback_saves_is_the_averaged_one(tmp_path: Path) -> None:
+    need("schedule_free_adamw")
+    saved: list[torch.Tensor] = []
+
+    class Saving(kunren.TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+            if state.global_step == 5:
+                trainer.save_model(str(tmp_path / "model"))
+                with trainer.at_rest():
+                    saved.append(flat(trainer.model))
+
+    trainer = trainer_for(tmp_path, "schedule_free_adamw")
+    trainer.add_callback(Saving())
+    trainer.train()
+    model = Net()
+    load_weights(model, tmp_path / "model")
+    assert torch.equal(flat(model), saved[0])
+
+
+@pytest.mark.parametrize("option", ["rank", "update_proj_gap"])
+def test_options_that_would_train_nothing_are_refused(tmp_path: Path, option: str) -> None:
+    with pytest.raises(ValueError, match=f"{option}=0"):
+        trainer_for(tmp_path, "galore_adamw", optim_args=f"{option}=0").train()
+
+
+@pytest.mark.parametrize("optim", ["adafactor", "adalomo", "adamw_anyprecision", "galore_adafactor"])
+def test_moments_wider_than_the_weights_are_saved_as_they_are(tmp_path: Path, optim: str) -> None:
+    runs = []
+    for resumed in (False, True):
+        trainer = trainer_for(tmp_path, optim, max_steps=8, save_strategy="steps", save_steps=4, bf16=True)
+        trainer.model.to(torch.bfloat16)
+        trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4") if resumed else None)
+        states = [trainer.optimizer.state[weight] for weight in trainer.model.parameters()]
+        moments = [m.double().flatten() for state in states for _, m in sorted(state.items()) if is_moment(m)]
+        runs.append((flat(trainer.model), torch.cat(moments)))
+    assert torch.equal(runs[0][0], runs[1][0])
+    assert torch.equal(runs[0][1], runs[1][1])
+
+
+def is_moment(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dim() > 0

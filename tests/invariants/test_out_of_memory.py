@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -184,3 +185,81 @@ def test_evaluation_of_one_example_that_does_not_fit_says_so(tmp_path: Path) -> 
     )
     with pytest.raises(torch.OutOfMemoryError):
         trainer.evaluate()
+
+
+class Uncounted(kunren.Trainer):
+    """An override of before labels were counted."""
+
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any = None) -> Any:
+        return list(itertools.islice(epoch_iterator, num_batches)), None
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_pieces_of_unequal_size_where_nobody_counts(tmp_path: Path, accumulation: int) -> None:
+    runs = []
+    for name, model in (("a", models.Points().double()), ("b", small(models.Points().double(), 2))):
+        settings = {"per_device_train_batch_size": 5, "max_steps": 4, "gradient_accumulation_steps": accumulation}
+        trainer = Uncounted(model=model, args=arguments(tmp_path / name, **settings), train_dataset=doubles())
+        trainer.train()
+        runs.append((flat(model), losses(trainer)))
+    assert torch.allclose(runs[0][0], runs[1][0], rtol=0, atol=1e-12)
+    assert runs[0][1] == pytest.approx(runs[1][1])
+
+
+class DividesItself(kunren.Trainer):
+    """An override that divides as transformers did."""
+
+    def training_step(self, model: torch.nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        loss = self.compute_loss(model, self._prepare_inputs(inputs)) / self.current_gradient_accumulation_steps
+        self.engine.backward(loss)
+        return loss.detach()
+
+
+def test_pieces_of_unequal_size_where_an_override_divides(tmp_path: Path) -> None:
+    runs = []
+    for name, model in (("a", models.Points().double()), ("b", small(models.Points().double(), 2))):
+        settings = {"per_device_train_batch_size": 5, "max_steps": 4}
+        trainer = DividesItself(model=model, args=arguments(tmp_path / name, **settings), train_dataset=doubles())
+        trainer.train()
+        runs.append((flat(model), losses(trainer)))
+    assert torch.allclose(runs[0][0], runs[1][0], rtol=0, atol=1e-12)
+    assert runs[0][1] == pytest.approx(runs[1][1])
+
+
+class Pair(NamedTuple):
+    x: torch.Tensor
+    labels: torch.Tensor
+
+
+def test_pieces_of_a_named_tuple() -> None:
+    parts = list(split_rows(Pair(torch.arange(6).view(3, 2), torch.arange(3)), 2))
+    assert [type(part) for part in parts] == [Pair, Pair]
+    assert [part.labels.tolist() for part in parts] == [[0], [1, 2]]
+
+
+def test_memory_that_runs_out_in_a_metric_counts_no_row_twice(tmp_path: Path) -> None:
+    def metric(prediction: Any, compute_result: bool) -> dict[str, float]:
+        raise torch.OutOfMemoryError("a metric of its own")
+
+    settings = {"batch_eval_metrics": True, "per_device_eval_batch_size": 4}
+    trainer = kunren.Trainer(
+        model=models.Points(), args=arguments(tmp_path, **settings), eval_dataset=points(), compute_metrics=metric
+    )
+    with pytest.raises(torch.OutOfMemoryError, match="a metric of its own"):
+        trainer.evaluate()
+    prepared: list[int] = []
+
+    def prepare(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        if len(logits) > 2:
+            raise torch.OutOfMemoryError
+        prepared.append(len(logits))
+        return logits
+
+    def count(prediction: Any) -> dict[str, float]:
+        return {"rows": float(len(prediction.predictions))}
+
+    build = {"eval_dataset": points(), "compute_metrics": count, "preprocess_logits_for_metrics": prepare}
+    metrics = kunren.Trainer(model=models.Points(), args=arguments(tmp_path), **build).evaluate()
+    plain = kunren.Trainer(model=models.Points(), args=arguments(tmp_path), eval_dataset=points()).evaluate()
+    assert metrics["eval_rows"] == sum(prepared) == len(points())
+    assert metrics["eval_loss"] == pytest.approx(plain["eval_loss"])

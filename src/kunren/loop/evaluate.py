@@ -76,6 +76,7 @@ def evaluation_loop(
                 lambda part, last: _one_batch(do, model, part, loss_only, ignore_keys, metrics, collected, last),
                 batch,
                 following is None,
+                lambda: collected.rows,
             )
             do.fire("on_prediction_step")
             if do.is_asked_to_stop():
@@ -116,12 +117,8 @@ def _one_batch(
     counted = float(counted_labels(batch, do.shifts_labels, do.label_names, do.ignored_label))
     needs_logits = not loss_only or (metrics.needs_logits and not do.args.prediction_loss_only)
     loss, logits, labels = do.prediction_step(model, batch, not needs_logits, list(ignore_keys))
-    collected.rows += rows
-    losses = None
-    if loss is not None:
-        mean = loss.detach().cpu()
-        collected.losses.append((mean, counted, rows))
-        losses = numpy.full(rows, float(mean), numpy.float32) if "loss" in wanted else None
+    mean = None if loss is None else loss.detach().cpu()
+    losses = None if mean is None or "loss" not in wanted else numpy.full(rows, float(mean), numpy.float32)
     logits = _unwrapped(keep_batched(logits, rows))
     outputs = BatchOutputs(logits, labels, shifted_labels, do.shifts_labels, inputs, losses, is_last)
     keeps = not loss_only and not metrics.is_by_batch
@@ -131,6 +128,9 @@ def _one_batch(
             predictions = prepare(logits, labels)  # whatever that returns is taken as it is
         outputs.predictions = do.gather_function(predictions)
         outputs.label_ids = _label_rows(do.gather_function(labels), rows)
+    collected.rows += rows  # nothing up to here is kept where memory has run out
+    if mean is not None:
+        collected.losses.append((mean, counted, rows))
     metrics.update(outputs)
     if keeps:
         collected.keep(rows, outputs.predictions, outputs.label_ids, inputs)

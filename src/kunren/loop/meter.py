@@ -33,10 +33,10 @@ class LossMeter:
 
     def add(self, loss: torch.Tensor) -> None:
         """Add one micro-batch's share of its window's loss."""
+        self.last_loss = loss
         if self.hides_non_finite:
             # What transformers does by default: the mean so far stands in for a loss that is not finite.
             loss = torch.where(torch.isfinite(loss), loss, self._sum / (1 + self._steps))
-        self.last_loss = loss
         self._sum.add_(loss)
         if self.by_source is not None:
             self.by_source.add(loss)

@@ -26,6 +26,8 @@ def training_steps(run: Run, do: TrainHooks) -> Iterator[int]:
         exhausted = True
         for window in run.windows(epoch):  # the micro-batches of one optimizer step
             fire("on_step_begin")
+            if run.guard is not None:
+                run.guard.begin(run)
             if not within_memory(run, do, window, accumulate):
                 engine.zero_gradients()  # stopped between micro-batches: the unfinished window is dropped
                 exhausted = False

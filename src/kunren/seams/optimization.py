@@ -42,7 +42,9 @@ class OptimizationSeams(Seams):
             )
             options = dict(options)
             given = options.pop("params", None)
-            groups: Any = given or build_groups(model, self.args.weight_decay, decaying)
+            # One that optim_args names would otherwise be overridden, unseen, by that of the groups.
+            decay = self.args.weight_decay or options.get("weight_decay", 0.0)
+            groups: Any = given or build_groups(model, decay, decaying)
             groups = divided(groups, model, self.args, decaying)
             if not any(group["params"] for group in groups if isinstance(group, dict)):
                 raise ValueError("The model has no trainable parameter: set requires_grad=True on those to train.")

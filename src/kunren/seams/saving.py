@@ -39,7 +39,8 @@ class SavingSeams(Seams):
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Write the model so that `from_pretrained` reads it, with its processing class and the arguments."""
         if self.args.should_save:
-            self._save(output_dir if output_dir is not None else self._output_dir)
+            with self.at_rest():
+                self._save(output_dir if output_dir is not None else self._output_dir)
 
     def _save(self, output_dir: str | None = None, state_dict: Mapping[str, Any] | None = None) -> None:
         folder = Path(output_dir if output_dir is not None else self._output_dir).expanduser()

@@ -108,3 +108,10 @@ def test_a_schedule_whose_metric_is_missing_warns_and_the_run_goes_on(
     trainer.train()
     assert trainer.state.global_step == 2
     assert "waits for eval_loss" in caplog.text
+
+
+def test_a_decay_in_optim_args_counts(tmp_path: Path) -> None:
+    settings = {"optim": "sgd", "optim_args": "momentum=0.9,weight_decay=0.25"}
+    trainer = trainer_for(tmp_path, settings=settings)
+    trainer.create_optimizer()
+    assert [group["weight_decay"] for group in trainer.optimizer.param_groups] == [0.25, 0.0]

@@ -36,6 +36,7 @@ class PlainBackend(Backend):
         self._use_cpu = self.device.type == "cpu"
         self._parameters: list[nn.Parameter] = []
         self._has_gradients = False
+        self._has_sparse = False  # gradients, those of embeddings
         self._is_uniform = False  # one dtype and one device for all parameters, and so for all gradients
         self._step: Callable[[], None] | None = None
         self._one = torch.ones((), device=self.device)
@@ -59,6 +60,7 @@ class PlainBackend(Backend):
             _refuse_half_weights(model)
         kinds = {(parameter.dtype, parameter.device) for parameter in self._parameters}
         self._is_uniform = len(kinds) == 1
+        self._has_sparse = any(getattr(module, "sparse", None) is True for module in model.modules())
         self._step = lean_step(optimizer) if self.scaler is None else None
         return model
 
@@ -86,7 +88,9 @@ class PlainBackend(Backend):
             return None
         if self.scaler is not None:
             self.scaler.unscale_(optimizer)
-        if not self._is_uniform:
+        if self._has_sparse:
+            gradients = [_values_of(gradient) for gradient in gradients]
+        elif not self._is_uniform:
             limit = max_norm if max_norm is not None else float("inf")
             return torch.nn.utils.clip_grad_norm_(self._parameters, limit)
         # torch.nn.utils.clip_grad_norm_ computes just this; it walks and groups the parameters three times first.
@@ -130,6 +134,15 @@ class PlainBackend(Backend):
 
     def barrier(self) -> None:
         return None
+
+
+def _values_of(gradient: torch.Tensor) -> torch.Tensor:
+    """The numbers of a gradient, in its own memory; a sparse one's rows are summed before."""
+    if not gradient.is_sparse:
+        return gradient
+    summed = gradient.coalesce()
+    gradient.data = summed
+    return summed._values()
 
 
 def _refuse_half_weights(model: nn.Module) -> None:

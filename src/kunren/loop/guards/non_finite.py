@@ -11,8 +11,8 @@ the log.
 
 from __future__ import annotations
 
+import inspect
 import logging
-import math
 from typing import Any, final
 
 import torch
@@ -39,22 +39,37 @@ class NonFiniteGuard:
         self.dropped = 0  # updates of this run
         self._in_a_row = 0
         self._kept: _LastGood | None = None
+        self._buffers = _BuffersBefore()
         self._on_device: torch.Tensor | None = None  # updates dropped by the kernel: (since the last log, in a row)
+
+    def begin(self, run: Any) -> None:
+        """Before the forward passes of a step."""
+        self._buffers.keep(run.model)
 
     def step(self, run: Any, do: Any, window: Any) -> bool:
         """`engine.step`, unless the gradients are not finite; whether the schedule moves on."""
         norm = run.gradient_norm if run.gradient_norm is not None else run.meter.last_loss
         if self.policy == "skip" and self._can_leave_it_to_the_kernel(run, norm):
             return self._step_on_device(run, norm)
-        if run.engine.scaler is not None or norm is None or math.isfinite(float(norm)):
-            # An overflow under fp16 is the scaler's: it drops the update, and lowers the scale.
+        scaled, loss = run.engine.scaler is not None, run.meter.last_loss
+        if norm is None or _is_finite(norm) or (scaled and (loss is None or _is_finite(loss))):
+            # An overflow under fp16 is the scaler's: it drops the update, and lowers the scale. A loss that is not
+            # finite, which is not scaled, is no such thing, and no scale cures it.
             self._in_a_row = 0
-            if self.policy == "rollback" and run.state.global_step % self.keep_every == 0:
+            due = self._kept is None or run.state.global_step % self.keep_every == 0  # a resumed run keeps its first
+            if self.policy == "rollback" and due:
                 self._kept = self._kept or _LastGood()
                 self._kept.keep(run)
-            return bool(run.engine.step(run.optimizer))
+            stepped = bool(run.engine.step(run.optimizer))
+            if not stepped:
+                self._buffers.restore()
+            return stepped
         self.dropped += 1
         self._in_a_row += 1
+        if scaled:
+            run.engine.step(run.optimizer)  # drops it as well; the scaler has to know that the step is over
+        self._buffers.restore()
+        run.optimizer._opt_called = True  # or torch's schedules warn, of a first step that was dropped
         step = run.state.global_step + 1
         if self.policy == "raise" or self._in_a_row >= self.limit:
             self._stop(run, do, window)
@@ -64,13 +79,15 @@ class NonFiniteGuard:
             float(norm),
             self._kept.restore(run) if self.policy == "rollback" and self._kept is not None else "",
         )
-        return True
+        return not scaled
 
     def _stop(self, run: Any, do: Any, window: Any) -> None:
         run.engine.zero_gradients()
         reason = describe(run, do, window)
+        self._buffers.restore()  # it has computed the batch once more
         many = f"{self._in_a_row} steps in a row" if self._in_a_row > 1 else f"step {run.state.global_step + 1}"
-        if run.saves_at_the_end and run.state.global_step > 0:
+        healthy = all(map(_is_finite, run.model.parameters()))  # otherwise the last checkpoint is better than this
+        if run.saves_at_the_end and run.state.global_step > 0 and healthy:
             do.save_in_training()
         raise NonFiniteError(
             f"The gradients of {many} are not finite. {reason} The weights are those after step "
@@ -90,6 +107,7 @@ class NonFiniteGuard:
         bad = (~torch.isfinite(norm)).float()
         self._on_device[0] += bad
         self._on_device[1] = (self._on_device[1] + 1) * bad
+        self._buffers.restore(bad > 0)
         run.optimizer.found_inf = bad  # fused kernels leave weights and moments alone where this is 1
         try:
             return bool(run.engine.step(run.optimizer))
@@ -112,11 +130,43 @@ class NonFiniteGuard:
             )
 
 
+def _is_finite(tensor: torch.Tensor) -> bool:
+    return bool(torch.isfinite(tensor).all())
+
+
 def guard_for(args: Any, logging_steps: int) -> NonFiniteGuard | None:
     """The guard that the arguments ask for; none where a word in the log is enough."""
     if args.nonfinite == "warn":
         return None
     return NonFiniteGuard(args.nonfinite, args.nonfinite_limit, max(1, logging_steps))
+
+
+@final
+class _BuffersBefore:
+    """What a forward pass changes: running statistics of norms, say, that a batch of infinite numbers spoils for good.
+
+    Those that are saved with the model; the others are constants, some of them large.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[nn.Module, str, torch.Tensor, torch.Tensor]] = []
+
+    def keep(self, model: nn.Module) -> None:
+        self._kept = [
+            (module, name, buffer, buffer.detach().clone())
+            for module in model.modules()
+            for name, buffer in module._buffers.items()
+            if buffer is not None and name not in module._non_persistent_buffers_set
+        ]
+
+    def restore(self, where: torch.Tensor | None = None) -> None:
+        """Put them back; with `where`, a truth value on the device, only if that is so, and nothing waits for it."""
+        for module, name, buffer, value in self._kept:
+            now = module._buffers[name]
+            if where is not None and now is not None:
+                value = torch.where(where, value, now)
+            buffer.detach().copy_(value)
+            module._buffers[name] = buffer  # some are assigned anew
 
 
 @final
@@ -127,6 +177,7 @@ class _LastGood:
         self.step = 0
         self._copies: list[torch.Tensor] = []
         self._optimizer: dict[Any, dict[str, Any]] = {}
+        self._groups: list[dict[str, Any]] = []
 
     def keep(self, run: Any) -> None:
         self.step = run.state.global_step
@@ -136,6 +187,12 @@ class _LastGood:
         for copy, tensor in zip(self._copies, tensors, strict=True):
             copy.copy_(tensor)
         self._optimizer = {parameter: _copied(state) for parameter, state in run.optimizer.state.items()}
+        # Some optimizers count in their groups: what is neither an option nor the schedule's is state.
+        options = {*inspect.signature(type(run.optimizer)).parameters, "params", "lr", "initial_lr", "weight_decay"}
+        self._groups = [
+            {name: _copied(value) for name, value in group.items() if name not in options}
+            for group in run.optimizer.param_groups
+        ]
 
     def restore(self, run: Any) -> str:
         """Put them back; says so."""
@@ -146,6 +203,10 @@ class _LastGood:
                 run.optimizer.state[parameter] = _copied(self._optimizer[parameter])
             else:
                 del run.optimizer.state[parameter]
+        for group, values in zip(run.optimizer.param_groups, self._groups, strict=False):
+            group.update(_copied(values))
+        if hasattr(run.optimizer, "share_state"):
+            run.optimizer.share_state()  # with the optimizers that it runs
         return f" The weights go back to those of step {self.step}."
 
 

@@ -16,6 +16,7 @@ import torch
 
 from kunren.base.nested import batch_size_of
 from kunren.data.batching.packed import packed_part, packed_rows, without_packing
+from kunren.losses.counting import counted_labels
 
 logger = logging.getLogger(__name__)
 
@@ -90,14 +91,17 @@ class PiecesThatFit:
         self.device = device
         self.rows: int | None = None  # in the largest piece to try
 
-    def predict(self, predict: Callable[[Any, bool], None], batch: Any, is_last: bool) -> None:
-        """`predict(piece, whether it is the last)` for the pieces of a batch, in order."""
-        rows = batch_size_of(batch) or 1
+    def predict(self, predict: Callable[[Any, bool], None], batch: Any, is_last: bool, done: Callable[[], int]) -> None:
+        """`predict(piece, whether it is the last)` for the pieces of a batch, in order.
+
+        `done` counts the rows that are in the results: those of a batch whose metrics fail are not predicted again.
+        """
+        rows, before = batch_size_of(batch) or 1, done()
         if self.rows is None or rows <= self.rows:
             try:
                 predict(batch, is_last)
             except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error) or rows == 1:
+                if not is_out_of_memory(error) or rows == 1 or done() != before:
                     raise
             else:
                 return
@@ -111,19 +115,30 @@ class PiecesThatFit:
             )
         parts = list(split_rows(batch, -(-rows // self.rows)))
         for index, part in enumerate(parts):
-            self.predict(predict, part, is_last and index == len(parts) - 1)
+            self.predict(predict, part, is_last and index == len(parts) - 1, done)
 
 
 def training_step_in_pieces(do: Any, model: Any, batch: Any, num_items: Any, pieces: int) -> torch.Tensor:
     """`training_step` for each piece of a micro-batch; the sum of their shares of the loss."""
     parts = list(split_rows(batch, pieces))
     before = do.current_gradient_accumulation_steps
-    do.current_gradient_accumulation_steps = before * len(parts)
+    losses = []
     try:
-        losses = [do.training_step(model, part, num_items) for part in parts]
+        for part, share in zip(parts, _shares(do, parts), strict=True):
+            if share == 0:
+                continue  # a piece without labels: its mean would be 0 / 0
+            # What a loss is divided by that is not weighted by its labels, as that of an override.
+            do.current_gradient_accumulation_steps = before / share
+            losses.append(do.training_step(model, part, num_items))
     finally:
         do.current_gradient_accumulation_steps = before
     return torch.stack(losses).sum()
+
+
+def _shares(do: Any, parts: list[Any]) -> list[float]:
+    """The share of each piece in the labels of its batch."""
+    counts = [float(counted_labels(part, do.shifts_labels, do.label_names, do.ignored_label)) for part in parts]
+    return [count / sum(counts) for count in counts] if sum(counts) else [1 / len(parts)] * len(parts)
 
 
 def split_rows(batch: Any, pieces: int) -> Iterator[Any]:
@@ -148,5 +163,6 @@ def _rows_of(data: Any, rows: int, part: slice) -> Any:
     if isinstance(data, (list, tuple)):
         if len(data) == rows and not any(isinstance(item, torch.Tensor) and item.dim() > 0 for item in data):
             return data[part]  # one entry for each example
-        return type(data)(_rows_of(item, rows, part) for item in data)
+        items = [_rows_of(item, rows, part) for item in data]
+        return type(data)(*items) if hasattr(data, "_fields") else type(data)(items)
     return data

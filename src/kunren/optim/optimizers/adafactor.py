@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from kunren.optim.optimizers.options import Known, parse_options
+from kunren.optim.optimizers.state_types import load_as_saved
 
 if TYPE_CHECKING:
     from kunren.arguments import TrainingArguments
@@ -73,6 +74,10 @@ class Adafactor(Optimizer):
                 if parameter.grad is not None:
                     self._update(parameter, group)
         return loss
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue where `state_dict` was saved; moments are in float32 whatever the weights are."""
+        load_as_saved(self, state_dict)
 
     def _update(self, parameter: Tensor, group: dict[str, Any]) -> None:
         if parameter.grad.is_sparse:  # type: ignore[union-attr]

@@ -72,9 +72,7 @@ class ApolloAdamW(Optimizer):
         variance.mul_(beta2).addcmul_(sketch, sketch, value=1 - beta2)
         change = mean / (variance.sqrt() / math.sqrt(1 - beta2**step) + group["eps"]) / (1 - beta1**step)
         if "rank" in group:
-            change = _limited(gradient * _factors(sketch, change, gradient.shape, group), state) * math.sqrt(
-                group["scale"]
-            )
+            change = _limited(gradient * _factors(sketch, change, state, group), state) * math.sqrt(group["scale"])
         parameter.mul_(1 - group["lr"] * group["weight_decay"]).add_(change, alpha=-group["lr"])
 
 
@@ -96,12 +94,13 @@ def _sketch(index: int, gradient: torch.Tensor, state: dict[str, Any], group: di
     return sketch if state["right"] is None else sketch @ state["right"].t()
 
 
-def _factors(sketch: torch.Tensor, change: torch.Tensor, shape: torch.Size, group: dict[str, Any]) -> torch.Tensor:
+def _factors(sketch: torch.Tensor, change: torch.Tensor, state: dict[str, Any], group: dict[str, Any]) -> torch.Tensor:
     """What AdamW does to the norms of the sketch: for each channel of the open side, or for all together."""
-    if group["scale_type"] == "tensor" or (sketch.shape[0] != shape[0] and sketch.shape[1] != shape[1]):
+    has_left, has_right = state["left"] is not None, state["right"] is not None
+    if group["scale_type"] == "tensor" or (has_left and has_right):
         whole: torch.Tensor = change.norm() / (sketch.norm() + _TINY)
         return whole
-    side = 1 if sketch.shape[0] == shape[0] else 0
+    side = 0 if has_left else 1  # shapes do not tell: the rank may be as large as the side that is sketched
     factors: torch.Tensor = change.norm(dim=side, keepdim=True) / (sketch.norm(dim=side, keepdim=True) + _TINY)
     return factors
 
@@ -110,7 +109,8 @@ def _limited(update: torch.Tensor, state: dict[str, Any]) -> torch.Tensor:
     norm = update.norm()
     before = state.get("update_norm")
     if before is not None:  # all on the device: nothing waits for it
-        factor = (before * _GROWTH / (norm + _TINY)).clamp(max=1.0)
+        # After an update of nothing, as of the first matrix of an adapter, there is nothing to compare with.
+        factor = torch.where(before > 0, before * _GROWTH / (norm + _TINY), 1.0).clamp(max=1.0)
         update, norm = update * factor, norm * factor
     state["update_norm"] = norm
     return update

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from kunren.optim.optimizers.adafactor import Adafactor
 from kunren.optim.optimizers.options import Known, parse_options
+from kunren.optim.optimizers.state_types import load_as_saved
 
 if TYPE_CHECKING:
     from kunren.arguments import TrainingArguments
@@ -39,6 +40,7 @@ class LayerWise(Nested):
 
     def __init__(self, params: Iterable[Any], each: type[Optimizer], **options: Any) -> None:
         self._inner: dict[torch.Tensor, Optimizer] = {}
+        self.is_active = True
         super().__init__(params, {"lr": options["lr"]})
         shared = weakref.ref(self)
         for group in self.param_groups:
@@ -61,6 +63,14 @@ class LayerWise(Nested):
                 if isinstance(inner, Nested):
                     inner.share_state()
 
+    def train(self) -> None:
+        """A training begins: gradients are taken."""
+        self.is_active = True
+
+    def eval(self) -> None:
+        """A training has ended: gradients belong to whoever computes them, another optimizer perhaps."""
+        self.is_active = False
+
     def update(self, parameter: torch.Tensor) -> None:
         """Step one weight with the rate of its group, and drop its gradient."""
         inner = self._inner[parameter]
@@ -77,16 +87,16 @@ class LayerWise(Nested):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue where `state_dict` was saved."""
-        super().load_state_dict(state_dict)
+        load_as_saved(self, state_dict)
         self.share_state()
 
 
 def _updater(optimizer: weakref.ref[LayerWise]) -> Any:
-    """A hook that does nothing any more once its optimizer is gone."""
+    """A hook that does nothing any more once its optimizer is gone, or its training over."""
 
     def update(parameter: torch.Tensor) -> None:
         alive = optimizer()
-        if alive is not None and parameter.grad is not None:
+        if alive is not None and alive.is_active and parameter.grad is not None:
             alive.update(parameter)
 
     return update
@@ -103,6 +113,11 @@ def layer_wise(args: TrainingArguments, optimizer_class: type[Optimizer], option
     if args.fp16:
         raise ValueError(
             f"optim={name!r} updates weights before fp16's scale is taken out of gradients: set bf16=True."
+        )
+    if getattr(args, "nonfinite", "warn") != "warn":
+        raise ValueError(
+            f"optim={name!r} updates weights before anybody could look whether all gradients are finite: set "
+            f"nonfinite='warn', not {args.nonfinite!r}."
         )
     return LayerWise, {"each": optimizer_class, **options}
 

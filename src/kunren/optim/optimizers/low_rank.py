@@ -17,6 +17,7 @@ from kunren.optim.optimizers.adafactor import Adafactor
 from kunren.optim.optimizers.layer_wise import Nested, layer_wise
 from kunren.optim.optimizers.native import adam_options
 from kunren.optim.optimizers.options import Known, import_optimizers, one_of, parse_options
+from kunren.optim.optimizers.state_types import load_as_saved
 from kunren.optim.optimizers.target_modules import groups_for_targets
 
 if TYPE_CHECKING:
@@ -112,21 +113,9 @@ class GaLore(Nested):
         stand_in.grad = None
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """The state keeps its types: torch would give 8-bit moments those of the weights."""
-        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
-        indices = [index for group in state_dict["param_groups"] for index in group["params"]]
-        super().load_state_dict({**state_dict, "state": {}})
-        for index, parameter in zip(indices, parameters, strict=True):
-            if index in state_dict["state"]:
-                self.state[parameter] = _moved(state_dict["state"][index], parameter.device)
+        """Continue where `state_dict` was saved; 8-bit moments stay so."""
+        load_as_saved(self, state_dict)
         self.share_state()
-
-
-def _moved(value: Any, device: torch.device) -> Any:
-    """A copy of a state on `device`; counts of steps stay where they are."""
-    if isinstance(value, dict):
-        return {key: item if key == "step" else _moved(item, device) for key, item in value.items()}
-    return value.to(device).clone() if isinstance(value, torch.Tensor) else value
 
 
 def galore(args: TrainingArguments, model: nn.Module | None) -> ClassAndArguments:

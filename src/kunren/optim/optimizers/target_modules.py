@@ -25,6 +25,11 @@ def groups_for_targets(
     """
     if model is None:
         raise ValueError(f"optim={str(args.optim)!r} treats some modules in its own way: give it the model.")
+    for option in ("rank", "update_proj_gap"):
+        if of_target.get(option, 1) < 1:
+            raise ValueError(
+                f"optim_args: {option}={of_target[option]} of optim={str(args.optim)!r} has to be 1 or more."
+            )
     targets = args.optim_target_modules
     if not targets:
         raise ValueError(

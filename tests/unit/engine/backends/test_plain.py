@@ -100,6 +100,22 @@ def test_backward_is_torchs(shape: tuple[int, ...], dtype: torch.dtype, tmp_path
     assert torch.equal(ours.grad, theirs.grad)
 
 
+@pytest.mark.parametrize("limit", [0.1, None])
+def test_clipping_sparse_gradients(limit: float | None, tmp_path: Path) -> None:
+    found = []
+    for sparse in (True, False):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Embedding(5, 3, sparse=sparse), nn.Linear(3, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        engine = backend(tmp_path)
+        engine.prepare(model, optimizer)
+        model(torch.tensor([1, 1, 3])).square().sum().backward()
+        norm = engine.clip_gradients(optimizer, limit)
+        optimizer.step()
+        found.append((norm, flat(model)))
+    torch.testing.assert_close(found[0], found[1])
+
+
 def test_backward_options_and_errors(tmp_path: Path) -> None:
     engine = backend(tmp_path)
     x = torch.randn(3, requires_grad=True)
