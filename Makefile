@@ -40,7 +40,7 @@ tasks: $(VENV)/installed-slow
 crash: $(VENV)/installed
 	KUNREN_KILLS=$(KILLS) $(TEST_ENVIRONMENT) $(BIN)/python -m pytest -q -m "crash or not crash" tests/crash
 
-trackers: $(VENV)/installed
+trackers: $(VENV)/installed-trackers
 	$(TEST_ENVIRONMENT) $(BIN)/python -m pytest -m trackers
 
 lint: $(VENV)/installed
@@ -81,6 +81,10 @@ $(VENV)/installed: $(VENV)/installed-torch requirements-dev.txt requirements-dem
 
 $(VENV)/installed-slow: $(VENV)/installed requirements-slow.txt
 	$(BIN)/python -m pip install --quiet -r requirements-slow.txt
+	touch $@
+
+$(VENV)/installed-trackers: $(VENV)/installed requirements-trackers.txt
+	$(BIN)/python -m pip install --quiet -r requirements-trackers.txt
 	touch $@
 
 $(VENV)/installed-bench: $(VENV)/installed requirements-bench.txt

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -43,6 +43,7 @@ from kunren.seams.validation import (
     refuse_ignored_overrides,
     refuse_later_methods,
 )
+from kunren.trackers import end_trackers, reporters
 
 if TYPE_CHECKING:
     from kunren.planning.forecast import Forecast
@@ -103,7 +104,7 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
         self.control = TrainerControl()
         reporter = PrinterCallback if self.args.disable_tqdm else ProgressCallback
         self.callback_handler = CallbackHandler(
-            [DefaultFlowCallback, *(callbacks or []), reporter],
+            [DefaultFlowCallback, *reporters(self.args, callbacks or []), *(callbacks or []), reporter],
             self.model,
             self.processing_class,
             self.optimizer,
@@ -229,6 +230,7 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
         """
         self.is_in_train, self.was_interrupted = True, False
         self._trial, self._ignore_keys_for_eval = trial, ignore_keys_for_eval
+        self._undo.append(partial(end_trackers, self))  # first in, last out: with the outcome
         try:
             run = self._run = prepare_run(self, resume_from_checkpoint)
             run.start_time = time.time()

@@ -1,0 +1,77 @@
+"""metrics.jsonl: everything that is logged, one strict JSON object a line, in the output folder."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+from kunren.base.state import TrainerControl, TrainerState
+from kunren.base.strict_json import to_jsonable
+from kunren.callbacks.callback import TrainerCallback
+
+logger = logging.getLogger(__name__)
+
+METRICS_NAME = "metrics.jsonl"
+
+
+class LocalLogCallback(TrainerCallback):
+    """Appends each log to `metrics.jsonl`, with its step and the time in seconds since 1970. Can never end a run."""
+
+    def __init__(self) -> None:
+        self._folder: Path | None = None
+        self._has_failed = False
+
+    def on_init_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._folder = Path(args.output_dir).absolute()  # the script may change its folder meanwhile
+
+    def on_log(
+        self,
+        args: Any,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if state.is_world_process_zero and not self._has_failed:
+            self._append(self._folder or Path(args.output_dir), state, {**(logs or {})})
+
+    def on_predict(
+        self, args: Any, state: TrainerState, control: TrainerControl, metrics: dict[str, Any], **kwargs: Any
+    ) -> None:
+        self.on_log(args, state, control, logs=metrics)
+
+    def _append(self, folder: Path, state: TrainerState, logs: dict[str, Any]) -> None:
+        try:
+            entry = to_jsonable({**logs, "step": state.global_step, "time": round(time.time(), 3)})
+            line = json.dumps(entry, allow_nan=False, ensure_ascii=False)
+            folder.mkdir(parents=True, exist_ok=True)
+            with open(folder / METRICS_NAME, "a", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(line + "\n")  # closing it is the flush
+        except Exception as error:  # a full disk, a metric that cannot be printed
+            self._has_failed = True
+            logger.warning(
+                "%s is not written from here on: %s: %s. Training goes on.",
+                folder / METRICS_NAME,
+                type(error).__name__,
+                error,
+            )
+
+
+def read_local_log(path: str | Path) -> list[dict[str, Any]]:
+    """The lines of a `metrics.jsonl` that stand: where a run was resumed, or begun again, what it overtook is left out.
+
+    A line that a kill has cut off is skipped.
+    """
+    entries: list[dict[str, Any]] = []
+    for line in Path(path).read_text(encoding="utf-8").splitlines():
+        try:
+            entry = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if entries and entry["step"] < entries[-1]["step"]:
+            entries = [earlier for earlier in entries if earlier["step"] < entry["step"]]
+        entries.append(entry)
+    return entries

@@ -1,0 +1,82 @@
+"""`report_to`: names of trackers, what each needs installed, and the callbacks that a trainer gets for them."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from kunren.base.names import did_you_mean
+from kunren.base.registry import resolve
+from kunren.trackers.local_log import LocalLogCallback
+
+logger = logging.getLogger(__name__)
+
+_CALLBACKS = {
+    "codecarbon": "kunren.trackers.codecarbon:CodeCarbonCallback",
+    "dvclive": "kunren.trackers.dvclive:DVCLiveCallback",
+    "mlflow": "kunren.trackers.mlflow:MLflowCallback",
+    "swanlab": "kunren.trackers.swanlab:SwanLabCallback",
+    "tensorboard": "kunren.trackers.tensorboard:TensorBoardCallback",
+    "trackio": "kunren.trackers.trackio:TrackioCallback",
+    "wandb": "kunren.trackers.wandb:WandbCallback",
+}
+_MODULES = {"tensorboard": ("tensorboard", "tensorboardX")}  # any of them; the others' are called like the tracker
+
+# Bound to a server, which reads what another tracker, or the output folder, has; or without a callback of kunren's.
+_OWN_CALLBACK = "pass a callback of your own (see docs/trackers.md), or read metrics.jsonl in the output folder"
+_ELSEWHERE = {
+    "clearml": f"kunren has no callback for ClearML yet: {_OWN_CALLBACK}",
+    "comet_ml": f"kunren has no callback for Comet yet: {_OWN_CALLBACK}",
+    "neptune": "the hosted service of Neptune closed on 5 March 2026, so there is nowhere to send a run: choose "
+    "another tracker (for example `pip install trackio`)",
+    "azure_ml": "Azure ML reads MLflow: `pip install mlflow azureml-mlflow`, report_to='mlflow' (on Azure's machines "
+    "the address is set; elsewhere set MLFLOW_TRACKING_URI to the workspace's)",
+    "dagshub": "DagsHub reads MLflow: `pip install mlflow dagshub`, call dagshub.init(...) before training, which sets "
+    "the address, and use report_to='mlflow'",
+    "flyte": "a Flyte task returns files: return the output folder, which has metrics.jsonl and the checkpoints, from "
+    "your task (`pip install flytekit`)",
+    "kubeflow": "Kubeflow reads what a container prints or writes: metrics.jsonl in the output folder is one JSON "
+    "object a line; mount that folder, or name the file in the metrics collector",
+}
+
+
+def is_installed(name: str) -> bool:
+    """Whether the package of a tracker is there; imports nothing."""
+    modules = _MODULES.get(name, (name,))
+    return any(module in sys.modules or importlib.util.find_spec(module) is not None for module in modules)
+
+
+def tracker_names(report_to: Iterable[str]) -> list[str]:
+    """The trackers that `report_to` asks for, with "all" resolved to those that are installed.
+
+    ValueError for a name that is none; ImportError, which says what to install, for one whose package is missing.
+    """
+    found: list[str] = []
+    for name in report_to:
+        if name == "all":
+            found += [known for known in _CALLBACKS if is_installed(known)]
+        elif name in _ELSEWHERE:
+            logger.warning("report_to=%r: nothing is sent there by kunren itself. %s.", name, _ELSEWHERE[name])
+        elif name not in _CALLBACKS:
+            known = (*_CALLBACKS, *_ELSEWHERE, "all", "none")
+            raise ValueError(
+                f"report_to={name!r} is no tracker: choose from {', '.join(known)}.{did_you_mean(name, known)}"
+            )
+        elif not is_installed(name):
+            raise ImportError(
+                f"report_to={name!r} needs a package that is not installed: run `pip install {name}`, or take the name "
+                "out of report_to."
+            )
+        else:
+            found.append(name)
+    return list(dict.fromkeys(found))
+
+
+def reporters(args: Any, callbacks: Iterable[Any]) -> list[Any]:
+    """The local log and the trackers of `args.report_to`, but those that are among the given callbacks already."""
+    kinds: list[Any] = [resolve(_CALLBACKS[name]) for name in tracker_names(args.report_to)]
+    given = [callback if isinstance(callback, type) else type(callback) for callback in callbacks]
+    return [LocalLogCallback(), *(kind() for kind in kinds if not any(issubclass(one, kind) for one in given))]

@@ -1,0 +1,55 @@
+"""Event files, read back by TensorBoard's own reader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from invariants.runs import losses
+
+pytest.importorskip("tensorboard")
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+def read(folder: Path) -> Any:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    return events
+
+
+def text(events: Any, name: str) -> str:
+    return str(events.Tensors(f"{name}/text_summary")[-1].tensor_proto.string_val[0], "utf-8")
+
+
+def test_what_is_written(trained: Callable[..., Any], tmp_path: Path) -> None:
+    trainer = trained("tensorboard")
+    (folder,) = (tmp_path / "out" / "runs").iterdir()
+    assert folder.name.endswith("_first")
+    events = read(folder)
+    written = {item.step: item.value for item in events.Scalars("train/loss")}
+    assert written == pytest.approx(losses(trainer), rel=1e-6)
+    assert [item.step for item in events.Scalars("eval/loss")] == [4, 8]
+    assert [item.step for item in events.Scalars("train/train_loss")] == [8]
+    assert '"learning_rate": 0.01' in text(events, "args") and '"hidden_size": 16' in text(events, "model_config")
+    assert text(events, "model/num_parameters") == str(sum(one.numel() for one in trainer.model.parameters()))
+    assert text(events, "outcome") == "finished"
+
+
+def test_a_resumed_run_goes_on_in_its_folder(broken_and_resumed: Callable[..., Any], tmp_path: Path) -> None:
+    def look(_: Any) -> None:
+        (folder,) = (tmp_path / "out" / "runs").iterdir()
+        events = read(folder)
+        assert [item.step for item in events.Scalars("train/loss")] == [1, 2, 3, 4, 5]
+        assert text(events, "outcome") == "failed"
+
+    trainer = broken_and_resumed("tensorboard", look)
+    (folder,) = (tmp_path / "out" / "runs").iterdir()
+    events = read(folder)
+    written = {item.step: item.value for item in events.Scalars("train/loss")}
+    assert written == pytest.approx(losses(trainer), rel=1e-6) and len(written) == 8
+    assert len(events.Scalars("train/loss")) == 8  # steps 5 and 6 of the broken run are hidden
+    assert text(events, "outcome") == "finished"
