@@ -80,6 +80,14 @@ def test_best_of_all_saved(greater: bool, best: int, tmp_path: Path) -> None:
     assert trainer.state.best_global_step == best
 
 
+@pytest.mark.parametrize(("scores", "best"), [({6: 2.0, 12: 1.0}, 12), ({6: 1.0, 12: 2.0}, 6)])
+def test_an_evaluation_after_the_save_of_its_step_counts(scores: dict[int, float], best: int, tmp_path: Path) -> None:
+    """Saved by steps, evaluated at the end of the epoch: at step 12 the save comes first."""
+    watch, trainer = run(tmp_path, scores, save_steps=3, eval_strategy="epoch")
+    assert loaded_step(watch, trainer) == best
+    assert Path(trainer.state.best_model_checkpoint).name == f"checkpoint-{best}"
+
+
 def test_limit_keeps_the_best_and_the_newest(tmp_path: Path) -> None:
     run(tmp_path, {1: 1.0, 2: 5.0, 3: 4.0, 4: 3.0, 5: 2.5}, save_total_limit=2)
     assert checkpoints(tmp_path) == {"checkpoint-1", "checkpoint-5"}

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from parity import models, rows
 from parity.models import flat
+from parity.tokenizer import make_tokenizer
 from torch import nn
 
 import kunren
@@ -233,3 +234,21 @@ def test_evaluation_set_without_a_length(tmp_path: Path) -> None:
     expected, got = trainer.predict(rows_of_table), trainer.predict(rows_of_stream)
     assert numpy.array_equal(expected.predictions, got.predictions)
     assert got.metrics["test_loss"] == pytest.approx(expected.metrics["test_loss"], rel=1e-6)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("seed", [None, 0])
+def test_evaluations_mask_alike(tmp_path: Path, workers: int, seed: int | None) -> None:
+    """A collator that masks at random gives each evaluation the same masks, so that their scores can be compared."""
+    collator = kunren.DataCollatorForLanguageModeling(make_tokenizer(), mlm_probability=0.5, seed=seed)
+    trainer = kunren.Trainer(
+        model=models.bert("BertForMaskedLM"),
+        args=arguments(tmp_path, dataloader_num_workers=workers),
+        eval_dataset=[{"input_ids": list(range(5, 5 + length))} for length in (4, 7, 9, 12, 5, 6)],
+        data_collator=collator,
+    )
+    found = []
+    for _ in range(3):
+        torch.rand(3)  # whatever else has drawn meanwhile
+        found.append(trainer.evaluate()["eval_loss"])
+    assert found[0] == found[1] == found[2]

@@ -71,8 +71,8 @@ def enum_member(kind: type[EnumType], name: str, value: Any, further: Sequence[s
     try:
         return kind(plain)
     except ValueError as error:
-        hint = did_you_mean(str(plain), [*map(str, kind), *further]) if further else ""
-        raise ValueError(f"{name}={plain!r}: {error}{hint}") from None
+        told = str(error).partition(" Did you mean")[0]
+        raise ValueError(f"{name}={plain!r}: {told}{did_you_mean(str(plain), [*map(str, kind), *further])}") from None
 
 
 def from_json(name: str, value: Any, read_path: bool = False) -> Any:

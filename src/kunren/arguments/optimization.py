@@ -54,8 +54,8 @@ class Optimization(ArgumentGroup):
     def normalise(self) -> None:
         self.lr_scheduler_type = enum_member(SchedulerType, "lr_scheduler_type", self.lr_scheduler_type)
         optim = RENAMED_OPTIMIZERS.get(str(self.optim), self.optim)
-        further = str(optim) in FURTHER_OPTIMIZERS
-        self.optim = str(optim) if further else enum_member(OptimizerNames, "optim", optim, FURTHER_OPTIMIZERS)
+        further = str(optim).lower() in FURTHER_OPTIMIZERS
+        self.optim = str(optim).lower() if further else enum_member(OptimizerNames, "optim", optim, FURTHER_OPTIMIZERS)
         self.lr_scheduler_kwargs = from_json("lr_scheduler_kwargs", self.lr_scheduler_kwargs)
         self.parameter_groups = read_parameter_groups(self.parameter_groups)
 

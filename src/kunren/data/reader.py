@@ -37,6 +37,7 @@ from kunren.data.wrappers.mixture import Mixture
 logger = logging.getLogger(__name__)
 
 _REPORT_EVERY_SECONDS = 10.0
+_EVALUATION = -1  # in the place of the epoch
 
 # Samplers that draw the order of an epoch when they are asked for its first index.
 _DRAW_AT_FIRST: tuple[type, ...] = (RandomSampler, SequentialSampler, SubsetRandomSampler)
@@ -97,6 +98,18 @@ class _Positions(Sampler[Any]):
 
     def __iter__(self) -> Iterator[tuple[int, int, Sequence[Any]]]:
         return self.current
+
+
+def read_alike(batches: Iterator[Any], seed: int) -> Iterator[Any]:
+    """The batches of an evaluation, with the same random numbers for data code each time: scores can be compared."""
+    randomness = DataRandomness()
+    for batch in itertools.count():
+        with randomness:
+            seed_for_data(mix(seed, _EVALUATION, batch))
+            data = next(batches, None)
+        if data is None:
+            return
+        yield data
 
 
 def _as_it_is(batch: Any) -> Any:

@@ -20,6 +20,7 @@ from kunren.base.nested import RowStructures, batch_size_of, keep_batched
 from kunren.base.random_state import preserved
 from kunren.base.types import EvalLoopOutput, EvalPrediction
 from kunren.data.loaders import examples_in
+from kunren.data.reader import read_alike
 from kunren.data.wrappers.bad_samples import evaluated
 from kunren.loop.guards.out_of_memory import PiecesThatFit
 from kunren.loop.requests import EvaluationInterrupted
@@ -42,6 +43,9 @@ class EvaluationHooks(Protocol):
     processing_class: Any
     is_in_train: bool
     gather_function: Callable[[Any], Any]
+
+    @property
+    def data_seed(self) -> int: ...
 
     def prediction_step(self, model: nn.Module, inputs: Any, loss_only: bool, ignore_keys: Any = None, /) -> Any: ...
 
@@ -68,7 +72,7 @@ def evaluation_loop(
     collected = Collected(examples_in(loader), padding_for(base, do.processing_class), not args.eval_do_concat_batches)
     loss_alone = loss_only and (args.prediction_loss_only or not metrics.needs_logits)
     with preserved(), _in_eval_mode(model), deferring_logits(model, args, loss_alone):
-        batches, fitting = evaluated(loader), PiecesThatFit(do.args.device)
+        batches, fitting = read_alike(evaluated(loader), do.data_seed), PiecesThatFit(do.args.device)
         batch = next(batches, None)
         while batch is not None:
             following = next(batches, None)

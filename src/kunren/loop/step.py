@@ -142,7 +142,14 @@ def _own_loss(outputs: Any, model: nn.Module, inputs: Any) -> torch.Tensor:
     given = [str(name) for name in inputs if name != "num_items_in_batch"] if isinstance(inputs, Mapping) else []
     names = ", ".join(given) or type(inputs).__name__
     labelled = any(name.startswith("label") for name in given)
-    missing = "" if labelled else " There are no labels among the inputs: name the target column `labels`."
+    missing = (
+        ""
+        if labelled
+        else (
+            " There are no labels among the inputs: name the target column `labels` and let forward take it, or end "
+            "the class's name with a key of kunren.LOSS_MAPPING, such as ForTokenClassification, to have the loss computed."
+        )
+    )
     if isinstance(loss, torch.Tensor):
         raise ValueError(
             f"{type(model).__name__} returned a loss of shape {tuple(loss.shape)}: it has to be a single number."

@@ -238,6 +238,7 @@ def finish_run(trainer: Trainer, run: Run) -> TrainOutput:
     trainer.log(metrics)
     run.reader.bad_samples.report()
     trainer._saver.wait()
+    trainer.note_best_checkpoint()
     if trainer.args.load_best_model_at_end:
         trainer._load_best_model()
     trainer.was_interrupted = run.requests is not None and run.requests.stop and state.global_step < plan.max_steps

@@ -131,16 +131,24 @@ class SavingSeams(Seams):
             logger.error("The checkpoint of step %d is not saved: %s", self.state.global_step, problem)
         return problem is None
 
-    def _from_the_best(self, new: Path) -> list[Path]:
+    def note_best_checkpoint(self) -> None:
+        """Decide once more: the last evaluation may have come after the save of its step."""
+        best = self._from_the_best()
+        if best:
+            self.state.best_model_checkpoint = str(best[0])
+
+    def _from_the_best(self, new: Path | None = None) -> list[Path]:
         """The saved checkpoints from the best down, the one being saved included."""
         name = self.args.metric_for_best_model
         if name is None:
             return []
-        saved = {step: path for step in self._saved_steps if (path := checkpoint_path(new.parent, step)).is_dir()}
+        folder = self.run_folder()
+        saved = {step: path for step in self._saved_steps if (path := checkpoint_path(folder, step)).is_dir()}
         before = self.state.best_model_checkpoint
         if before is not None and Path(before).is_dir() and (step := step_of(before)) is not None:
             saved[step] = Path(before)  # perhaps in the folder of the run that this one was resumed from
-        saved[self.state.global_step] = new
+        if new is not None:
+            saved[self.state.global_step] = new
         scores = evaluations(self.state.log_history, name)
         return [saved[step] for step in ranked(scores, saved, bool(self.args.greater_is_better))]
 

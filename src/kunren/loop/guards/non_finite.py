@@ -92,8 +92,13 @@ class NonFiniteGuard:
         raise NonFiniteError(
             f"The gradients of {many} are not finite. {reason} The weights are those after step "
             f"{run.state.global_step}. A lower learning_rate, max_grad_norm or bf16=True in place of fp16=True are the "
-            "usual remedies; nonfinite='skip' or 'rollback' go on without such batches."
+            f"usual remedies; {self._other_ways()}."
         )
+
+    def _other_ways(self) -> str:
+        if self.policy == "raise":
+            return "nonfinite='skip' or 'rollback' go on without such batches"
+        return f"nonfinite_limit, now {self.limit}, says how many in a row may be dropped"
 
     # ---- on a device, without waiting for it
 
