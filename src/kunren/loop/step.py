@@ -147,7 +147,7 @@ def _own_loss(outputs: Any, model: nn.Module, inputs: Any) -> torch.Tensor:
         if labelled
         else (
             " There are no labels among the inputs: name the target column `labels` and let forward take it, or end "
-            "the class's name with a key of kunren.LOSS_MAPPING, such as ForTokenClassification, to have the loss computed."
+            "the class's name with a key of kunren.LOSS_MAPPING, such as ForTokenClassification, to have it computed."
         )
     )
     if isinstance(loss, torch.Tensor):
