@@ -105,6 +105,26 @@ def test_the_limit_ends_the_run_after_a_resume_where_it_would_have_without(tmp_p
     assert str(straight.value) == str(resumed.value) == str(by_workers.value)
 
 
+class Uneven(rows.Rows):
+    """Rows that have to be read to know their lengths; 3 cannot be, and 9 is None."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 3:
+            raise OSError("row 3 is corrupt")
+        return None if index == 9 else super().__getitem__(index)
+
+
+@pytest.mark.parametrize("order", [{"batching": "grouped"}, {"batching": "token_budget", "token_budget": 16}])
+def test_orders_by_length_skip_rows_that_cannot_be_read(order: dict[str, Any], tmp_path: Path) -> None:
+    plain = rows.points(24).rows
+    data = Uneven([{**row, "row": torch.tensor(i), "length": i % 4 + 1} for i, row in enumerate(plain)])
+    model, trainer = run(tmp_path, data, **order, num_train_epochs=1)
+    assert {row for batch in model.seen for row in batch} == set(range(24)) - {3, 9}
+    assert trainer.state.log_history[-1]["train_loss"] > 0
+    with pytest.raises((OSError, ValueError), match="row 3 is corrupt"):
+        run(tmp_path, data, **order, bad_sample_policy="raise")
+
+
 def test_a_run_that_a_bad_example_ended_goes_on_with_skip(tmp_path: Path) -> None:
     data = Spoilt({3})
     want, _ = run(tmp_path / "skip", data)

@@ -32,7 +32,7 @@ def training_order(args: Any, dataset: Any, batch_size: int, seed: int, input_na
     if order == "random":
         return EpochRandomSampler(dataset, seed)
     names = tuple(dict.fromkeys((input_name, "input_ids")))
-    lengths = row_lengths(dataset, args.length_column_name, names, seed)
+    lengths = row_lengths(dataset, args.length_column_name, names, seed, skip=args.bad_sample_policy == "skip")
     ranks, rank = args.world_size, args.process_index
     if order == "token_budget":
         return TokenBudgetSampler(lengths, args.token_budget, seed, ranks, rank)

@@ -12,6 +12,7 @@ import torch
 
 from kunren.base.random_state import DataRandomness, mix, seed_for_data
 from kunren.data.columns import is_column_dataset
+from kunren.data.wrappers.bad_samples import add_note
 
 logger = logging.getLogger(__name__)
 
@@ -19,14 +20,15 @@ _ROWS_AT_ONCE = 65_536
 _PADDED = "batching='padded' and train_sampling_strategy='random' need no lengths"
 
 
-def row_lengths(dataset: Any, column: str, input_names: tuple[str, ...], seed: int) -> torch.Tensor:
+def row_lengths(dataset: Any, column: str, input_names: tuple[str, ...], seed: int, skip: bool = False) -> torch.Tensor:
     """The length of every row, int64: the number in `column`, else how much the first of `input_names` holds.
 
     ValueError for rows that have neither. `seed` fixes what rows that draw random numbers are like when they are read.
+    With `skip`, rows that cannot be read count as the median of the others: they are skipped when they are loaded.
     """
     lengths = lengths_of_columns(dataset, column, input_names) if is_column_dataset(dataset) else None
     if lengths is None:
-        lengths = _from_rows(dataset, column, input_names, seed)
+        lengths = _from_rows(dataset, column, input_names, seed, skip)
     if len(lengths) and int(lengths.min()) < 0:
         raise ValueError(f"Row {int(lengths.argmin())} has the length {int(lengths.min())}: lengths are 0 or more.")
     return lengths
@@ -72,7 +74,7 @@ def _of_arrow(values: Any, name: str, is_number: bool) -> Any:
     return numbers.to_numpy().astype(numpy.int64)
 
 
-def _from_rows(dataset: Any, column: str, input_names: tuple[str, ...], seed: int) -> torch.Tensor:
+def _from_rows(dataset: Any, column: str, input_names: tuple[str, ...], seed: int, skip: bool) -> torch.Tensor:
     """One pass over the data set, which leaves the random numbers of training alone."""
     logger.info(
         "Reading %d rows for their lengths. A datasets.Dataset with a column %r, or with one of %s, needs none.",
@@ -80,10 +82,58 @@ def _from_rows(dataset: Any, column: str, input_names: tuple[str, ...], seed: in
         column,
         ", ".join(input_names),
     )
+    lengths: dict[int, int] = {}
+    first: tuple[int, Exception] | None = None  # not all of them: an error keeps what its code held
     with DataRandomness():
         seed_for_data(mix(seed))
-        lengths = [_of_row(dataset[index], index, column, input_names) for index in range(len(dataset))]
-    return torch.tensor(lengths, dtype=torch.int64)
+        for index in range(len(dataset)):
+            row = None
+            try:
+                row = _read(dataset, index, skip)
+                lengths[index] = _of_row(row, index, column, input_names)
+            except (MemoryError, torch.OutOfMemoryError):
+                raise
+            except Exception as error:
+                # A row with a wrong number may well be trained on: a made-up length would stay.
+                if not skip or (isinstance(row, Mapping) and column in row):
+                    raise
+                first = first or (index, error)
+    stand_in = _stand_in(lengths, len(dataset), *first) if first else 0
+    return torch.tensor([lengths.get(index, stand_in) for index in range(len(dataset))], dtype=torch.int64)
+
+
+def _read(dataset: Any, index: int, skip: bool) -> Any:
+    try:
+        return dataset[index]
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        if not skip:
+            add_note(
+                error,
+                f"This is row {index} of the training set, which cannot be read for its length. "
+                "bad_sample_policy='skip' trains without such ones.",
+            )
+        raise
+
+
+def _stand_in(lengths: dict[int, int], rows: int, index: int, error: Exception) -> int:
+    """The length of rows that have none: the median, which puts them with as many others as can be."""
+    first = f"The first is row {index}: {type(error).__name__}: {error}"
+    if not lengths:
+        raise ValueError(
+            f"None of the {rows} rows of the training set can be read for its length: look at the code that loads them "
+            f"before the data. {first}"
+        ) from error
+    median = int(torch.tensor(list(lengths.values())).median())
+    logger.warning(
+        "%d of %d rows cannot be read for their lengths, and count as the median, %d, until they are skipped. %s",
+        rows - len(lengths),
+        rows,
+        median,
+        first,
+    )
+    return median
 
 
 def _of_row(row: Any, index: int, column: str, input_names: tuple[str, ...]) -> int:

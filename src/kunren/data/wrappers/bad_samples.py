@@ -114,8 +114,9 @@ class Substitute:
                 raise_with_index(problem, dataset, indices, collate, seed)
             example = [row for slot, row in enumerate(rows) if slot not in misfits][:1]
             for slot in misfits:
-                skipped.append(_told(dataset, indices[slot], problem))
-                rows[slot] = self._other(dataset, indices, slot, seed, problem, (collate, example))
+                own = _problem(collate, [*example, rows[slot]]) or problem
+                skipped.append(_told(dataset, indices[slot], own))
+                rows[slot] = self._other(dataset, indices, slot, seed, own, (collate, example))
                 example = example or [rows[slot]]
         self._seed_again()
         return Read(collate(_copies(rows)), skipped)
@@ -181,13 +182,18 @@ def find_misfits(rows: list[Any], collate: Collate) -> list[int]:
 
 
 def _collates(collate: Collate, rows: list[Any]) -> bool:
+    return _problem(collate, rows) is None
+
+
+def _problem(collate: Collate, rows: list[Any]) -> Exception | None:
+    """The error that collating these rows gives, if any."""
     try:
         collate(_copies(rows))
     except _FATAL:
         raise
-    except Exception:
-        return False
-    return True
+    except Exception as error:
+        return error
+    return None
 
 
 def _copies(rows: list[Any]) -> list[Any]:
@@ -238,8 +244,11 @@ class SkippingCollator:
             misfits = find_misfits(rows, self.collate) if isinstance(rows, list) else []
             if not misfits or len(misfits) == len(rows):
                 raise
-            skipped += [f"a row of the stream: {_short(error)}"] * len(misfits)
-            batch = self.collate(_copies([row for slot, row in enumerate(rows) if slot not in misfits]))
+            good = [row for slot, row in enumerate(rows) if slot not in misfits]
+            for slot in misfits:
+                own = _problem(self.collate, [good[0], rows[slot]]) or error
+                skipped.append(f"a row of the stream: {_short(own)}")
+            batch = self.collate(_copies(good))
         return Read(batch, skipped) if skipped else batch
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import sys
 from typing import Any
 
 import datasets
@@ -115,3 +116,53 @@ def test_a_length_that_is_no_whole_number_is_told_by_its_row(length: Any) -> Non
         lengths([{"input_ids": [1], "length": 2}, {"input_ids": [1], "length": length}])
     counts = [{"length": numpy.int32(2)}, {"length": torch.tensor(3)}]
     assert lengths(counts) == [2, 3]
+
+
+class Spoilt(data.Rows):
+    """The rows above; the third raises, the sixth is None, the last has no input."""
+
+    error: type[BaseException] = OSError
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 2:
+            raise self.error("corrupt")
+        return {5: None, 6: {"input_ids": None}}.get(index, super().__getitem__(index))
+
+
+def test_with_skip_rows_that_cannot_be_read_count_as_the_median(caplog: pytest.LogCaptureFixture) -> None:
+    found = row_lengths(Spoilt(ROWS), "length", ("input_ids",), seed=1, skip=True).tolist()
+    assert found == [3, 0, 1, 1, 5, 1, 1]
+    (line,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert line.startswith("3 of 7 rows cannot be read") and line.endswith("The first is row 2: OSError: corrupt")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="errors take notes from Python 3.11 on")
+def test_without_skip_the_error_tells_its_row() -> None:
+    with pytest.raises(OSError, match="corrupt") as told:
+        lengths(Spoilt(ROWS))
+    assert told.value.__notes__[0].startswith("This is row 2 of the training set, which cannot be read")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, torch.OutOfMemoryError])
+@pytest.mark.parametrize("skip", [False, True])
+def test_what_is_not_a_rows_fault_ends_the_reading(error: type[BaseException], skip: bool) -> None:
+    dataset = Spoilt(ROWS)
+    dataset.error = error
+    with pytest.raises(error) as told:
+        row_lengths(dataset, "length", ("input_ids",), seed=1, skip=skip)
+    assert not getattr(told.value, "__notes__", [])
+
+
+def test_with_skip_a_wrong_number_is_still_an_error() -> None:
+    with pytest.raises(ValueError, match="Row 1 .*'length' = None.*no whole number"):
+        row_lengths([{"length": 2}, {"input_ids": [1], "length": None}], "length", ("input_ids",), seed=1, skip=True)
+
+
+def test_with_skip_and_no_row_that_can_be_read() -> None:
+    class Lost(data.Rows):
+        def __getitem__(self, index: int) -> Any:
+            raise OSError(f"row {index} is corrupt")
+
+    with pytest.raises(ValueError, match="None of the 7 rows .*The first is row 0: OSError: row 0 is corrupt") as told:
+        row_lengths(Lost(ROWS), "length", ("input_ids",), seed=1, skip=True)
+    assert isinstance(told.value.__cause__, OSError)
