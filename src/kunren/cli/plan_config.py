@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
 import importlib
 import importlib.util
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -127,28 +128,39 @@ def _trainer_for(args: TrainingArguments, own: dict[str, Any], cache: str) -> An
 def _trainer_of(target: str, function: str) -> Any:
     from kunren.trainer import Trainer
 
-    make = getattr(_module(target), function, None)
+    make = getattr(_module(target, function), function, None)
     if not callable(make):
-        raise ConfigError(f"{target} has no function {function!r}: name one that returns a Trainer.")
+        raise _no_function(target, function)
     trainer = make()
     if not isinstance(trainer, Trainer):
         raise ConfigError(f"{function}() of {target} returned {type(trainer).__name__}, not a kunren Trainer.")
     return trainer
 
 
-def _module(target: str) -> Any:
-    """A script by its path, run as an import, so not its `if __name__ == "__main__"`; or a module by its name."""
+def _no_function(target: str, function: str) -> ConfigError:
+    return ConfigError(f"{target} has no function {function!r}: name one that returns a Trainer, as {target}:FUNCTION.")
+
+
+def _module(target: str, function: str) -> Any:
+    """A script by its path, run as an import, so not its `if __name__ == "__main__"`; or a module by its name.
+
+    Importing it may train, if the script does that on its top level: not without need.
+    """
     if not target.endswith(".py"):
         with contextlib.suppress(ValueError):
             sys.path.remove("")
         sys.path.insert(0, "")
         try:
+            spec = importlib.util.find_spec(target)
+            if spec is not None and spec.origin is not None and spec.origin.endswith(".py"):
+                _check_defined(Path(spec.origin), target, function)
             return importlib.import_module(target)
         except ModuleNotFoundError as error:
             raise ConfigError(f"{target} cannot be imported ({error}): give SCRIPT.py:FUNCTION.") from None
     path = Path(target)
     if not path.is_file():
         raise ConfigError(f"{path} does not exist.")
+    _check_defined(path, target, function)
     sys.path.insert(0, str(path.parent.resolve()))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
@@ -160,3 +172,25 @@ def _module(target: str) -> Any:
     finally:
         sys.dont_write_bytecode = writes
     return module
+
+
+def _check_defined(path: Path, target: str, function: str) -> None:
+    """ConfigError where the source does not give the name, or may give any, on its top level."""
+    names = set(_names_in(ast.parse(path.read_bytes(), filename=str(path)).body))
+    if not names & {function, "*", "__getattr__"}:
+        raise _no_function(target, function)
+
+
+def _names_in(statements: Iterable[ast.AST]) -> Iterator[str]:
+    """What statements define, import or assign, in their blocks too; "*" for an import of everything."""
+    for node in statements:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'":
+            yield from _names_in(node.orelse)
+        else:
+            yield from _names_in(ast.iter_child_nodes(node))

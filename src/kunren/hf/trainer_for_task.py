@@ -55,13 +55,14 @@ def trainer_for_task(
         raise TaskError("A model by name needs transformers: pip install 'kunren[hf]'.") from error
     name = _task_of(task, transformers)
     rows = _rows_of(Path(train_dataset), cache)
-    config = transformers.AutoConfig.from_pretrained(model)
+    config = _config_of(transformers, model)
     is_tokenized = "input_ids" in rows.column_names
     tokenizer = _tokenizer(transformers, model, is_needed=not is_tokenized)
+    texts = [] if is_tokenized else _text_columns(rows, name, text_column)
     if name == _CLASSIFY:
-        rows = _with_classes(rows, label_column, config)
+        rows = _with_classes(rows, label_column, texts, config)
     if not is_tokenized:
-        rows = _tokenized(rows, name, tokenizer, text_column, max_length or _MAX_LENGTH)
+        rows = _tokenized(rows, name, tokenizer, texts, max_length or _MAX_LENGTH)
         args.remove_unused_columns = False  # the columns that there are become others when they are read
     kind = getattr(transformers, TASKS[name])
     made = kind.from_config(config)
@@ -104,6 +105,18 @@ def _rows_of(path: Path, cache: str) -> Any:
     return datasets.load_dataset(kinds.pop(), data_files=list(map(str, files)), split="train", cache_dir=cache)
 
 
+def _config_of(transformers: Any, model: str) -> Any:
+    try:
+        return transformers.AutoConfig.from_pretrained(model)
+    except (OSError, ValueError) as error:
+        if Path(model).is_dir():
+            raise TaskError(f"model: the folder {model} has no configuration that can be read: {error}") from error
+        raise TaskError(
+            f"model: there is no folder {model!r}, and transformers finds no model of this name, neither downloaded "
+            "before nor, if it can be reached, on its hub: give a folder with a config.json, or the full name of one."
+        ) from error
+
+
 def _tokenizer(transformers: Any, model: str, is_needed: bool) -> Any:
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(model)
@@ -125,9 +138,11 @@ def _column(rows: Any, given: str | None, usual: tuple[str, ...], what: str) -> 
     return str(found)
 
 
-def _with_classes(rows: Any, label_column: str | None, config: Any) -> Any:
+def _with_classes(rows: Any, label_column: str | None, texts: list[str], config: Any) -> Any:
     """Labels as class numbers under `labels`; the configuration is told how many there are."""
     column = _column(rows, label_column, _LABELS, "label_column")
+    if column in texts:
+        raise TaskError(f"{column!r} is both text and label: the columns are: {', '.join(rows.column_names)}.")
     labels = sorted(rows.unique(column))
     if not labels or not all(isinstance(label, (int, str)) for label in labels):
         raise TaskError(
@@ -143,12 +158,15 @@ def _with_classes(rows: Any, label_column: str | None, config: Any) -> Any:
     return rows
 
 
-def _tokenized(rows: Any, task: str, tokenizer: Any, text_column: str | list[str] | None, max_length: int) -> Any:
-    """The rows, tokenized as they are read."""
+def _text_columns(rows: Any, task: str, text_column: str | list[str] | None) -> list[str]:
     if task not in _TOKENIZED_HERE:
         raise TaskError(f"For {task} the rows have to be tokenized: the columns are {', '.join(rows.column_names)}.")
     given = text_column if isinstance(text_column, list) else [text_column]
-    columns = [_column(rows, name, _TEXTS, "text_column") for name in given]
+    return [_column(rows, name, _TEXTS, "text_column") for name in given]
+
+
+def _tokenized(rows: Any, task: str, tokenizer: Any, columns: list[str], max_length: int) -> Any:
+    """The rows, tokenized as they are read."""
 
     def tokenize(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
         found: dict[str, list[Any]] = dict(

@@ -148,7 +148,10 @@ class Answers:
         if problem not in (None, "regression"):
             raise ValueError(f"The labels are classes (problem_type={problem!r}): choose accuracy, f1, auroc, ...")
         if not logits.is_floating_point() or logits.numel() != labels.numel():
-            raise _do_not_match(logits, labels)
+            raise ValueError(
+                f"It compares a predicted number with each label, and the logits have shape {tuple(logits.shape)}, the "
+                f"labels {tuple(labels.shape)} ({labels.dtype}): for classes choose accuracy, f1, auroc, ..."
+            )
         width = logits.shape[-1] if logits.dim() > 1 else 1
         return logits.cpu().double().reshape(-1, width), labels.cpu().double().reshape(-1, width)
 

@@ -45,7 +45,7 @@ class MetricSet:
         self._is_in_train = is_in_train
         self._ways: list[WayOfComputing] = []
         if names:
-            self._ways.append(NamedMetrics(names, config))
+            self._ways.append(NamedMetrics(names, config, is_in_train))
         if is_metric_object(compute_metrics):
             self._ways.append(MetricObject(compute_metrics))
         elif compute_metrics is not None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from kunren.metrics.answers import Answers, Reading
+from kunren.metrics.declaration import Request
 from kunren.metrics.names import NAMED, PERPLEXITY, request_for
 from kunren.metrics.outputs import BatchOutputs, WholeSet
 
@@ -17,15 +18,19 @@ logger = logging.getLogger(__name__)
 
 
 class NamedMetrics:
-    """The metrics of one evaluation; they are made at its first batch, which shows what the labels are."""
+    """The metrics of one evaluation; they are made at its first batch, which shows what the labels are.
+
+    While training, one that cannot be computed is left out, and the others are not. Else it is a ValueError.
+    """
 
     name = "metrics=[...]"
 
-    def __init__(self, names: Sequence[str], config: Any = None) -> None:
+    def __init__(self, names: Sequence[str], config: Any = None, is_in_train: bool = False) -> None:
         requests = [request_for(name) for name in names]
         self._requests = [request for request in requests if request.metric != PERPLEXITY]
         self._of_loss = [request.key for request in requests if request.metric == PERPLEXITY]
         self._reading = Reading.of(config)
+        self._is_in_train = is_in_train
         self._metrics: dict[str, Any] = {}
         self._has_labels = False
 
@@ -39,30 +44,67 @@ class NamedMetrics:
         if not self._requests or outputs.logits is None or labels is None:
             return
         self._has_labels = True
-        answers = Answers(outputs.logits, labels, outputs.shifts and not is_shifted, self._reading)
-        if answers.is_empty:
+        try:
+            answers = Answers(outputs.logits, labels, outputs.shifts and not is_shifted, self._reading)
+        except ValueError as error:
+            self._tell([request.key for request in self._requests], error)
+            self._requests = []
             return
-        for request in self._requests:
-            named = NAMED[request.metric]
-            if request.key not in self._metrics:
-                with warnings.catch_warnings():  # about how much it may come to hold
-                    warnings.simplefilter("ignore")
-                    self._metrics[request.key] = named.make(request, answers)
-            named.feed(self._metrics[request.key], answers, request)
+        if not answers.is_empty:
+            self._each(lambda request: self._feed(request, answers))
+
+    def _feed(self, request: Request, answers: Answers) -> None:
+        named = NAMED[request.metric]
+        if request.key not in self._metrics:
+            with warnings.catch_warnings():  # about how much it may come to hold
+                warnings.simplefilter("ignore")
+                self._metrics[request.key] = named.make(request, answers)
+        named.feed(self._metrics[request.key], answers, request)
 
     def result(self, whole: WholeSet) -> dict[Any, Any]:
         """NaN for everything where each label was ignored; nothing where there were no labels."""
         computed = {key: _perplexity(whole.mean_loss) for key in self._of_loss if whole.mean_loss is not None}
         if self._has_labels:
-            for request in self._requests:
-                metric = self._metrics.get(request.key)
-                with _warnings_logged():
-                    value = math.nan if metric is None else float(NAMED[request.metric].read(metric, request))
-                computed[request.key] = value
+            self._each(lambda request: computed.update({request.key: self._read(request)}))
         elif self._requests:
             missing = whole.missing or "labels and an output with a row for each"
             logger.warning("The metrics %s are left out, for want of %s.", [one.key for one in self._requests], missing)
         return computed
+
+    def _read(self, request: Request) -> float:
+        metric = self._metrics.get(request.key)
+        with _warnings_logged():
+            return math.nan if metric is None else float(NAMED[request.metric].read(metric, request))
+
+    def _each(self, call: Callable[[Request], None]) -> None:
+        """Call with each metric, and go on without those that fail."""
+        misfits: dict[str, tuple[list[str], ValueError]] = {}
+        self._requests = [request for request in self._requests if self._is_done(call, request, misfits)]
+        for keys, misfit in misfits.values():
+            self._tell(keys, misfit)
+
+    def _is_done(
+        self, call: Callable[[Request], None], request: Request, misfits: dict[str, tuple[list[str], ValueError]]
+    ) -> bool:
+        """Else what does not fit is in `misfits`, by its reason: several metrics may have the same."""
+        try:
+            call(request)
+        except ValueError as error:
+            misfits.setdefault(str(error), ([], error))[0].append(request.key)
+            return False
+        except Exception:
+            if not self._is_in_train:
+                raise
+            logger.exception("metrics: %s failed: this evaluation goes on without it.", request.key)
+            return False
+        return True
+
+    def _tell(self, keys: Sequence[str], error: ValueError) -> None:
+        """A metric that does not fit the task is no fault of the code: a line says so while training."""
+        message = f"metrics: {', '.join(keys)} cannot be computed. {error}"
+        if not self._is_in_train:
+            raise ValueError(message) from error
+        logger.warning("%s This evaluation goes on without %s.", message, "it" if len(keys) == 1 else "them")
 
 
 def _perplexity(mean_loss: float) -> float:

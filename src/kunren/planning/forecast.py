@@ -13,6 +13,7 @@ from torch.optim import SGD
 from kunren.base.host_memory import free_host_bytes
 from kunren.checkpoint.disk import free_bytes
 from kunren.data.loaders import batches_in, examples_in
+from kunren.data.wrappers.mixture import Mixture, MixtureBatches
 from kunren.optim.schedule import get_scheduler
 from kunren.plan import Cursor, Plan, make_plan
 from kunren.planning.live_bytes import bytes_of
@@ -42,6 +43,14 @@ class Weights:
 
 
 @dataclass(frozen=True)
+class TrainingSet:
+    """One of several: its rows, and the batches that the first pass takes from it, where that is known."""
+
+    examples: int
+    batches: int | None
+
+
+@dataclass(frozen=True)
 class Forecast:
     """What a run would do and take. What cannot be known is an `Unknown` that says why; `str()` is a table of all."""
 
@@ -61,6 +70,14 @@ class Forecast:
     free_disk_bytes: int | None
     output_dir: str
     warnings: list[str] = field(default_factory=list)
+    training_sets: dict[str, TrainingSet] = field(default_factory=dict)
+
+    @property
+    def num_examples(self) -> int | None:
+        """Rows of all training sets. With weights a pass reads `plan.num_examples` of them, in the mean."""
+        if self.training_sets:
+            return sum(one.examples for one in self.training_sets.values())
+        return self.plan.num_examples
 
     @property
     def effective_batch(self) -> int | Unknown:
@@ -159,7 +176,7 @@ def forecast(trainer: Trainer) -> Forecast:
         weights, device = _weights_of(trainer.model), trainer.engine.device
         free = _free_on(device)
         step, curve = _step_and_curve(trainer, plan, reading)
-        state = trainer.state
+        state, training_sets = trainer.state, _training_sets(loader)
     found = Forecast(
         args=args,
         plan=plan,
@@ -176,6 +193,7 @@ def forecast(trainer: Trainer) -> Forecast:
         free_device_bytes=free,
         free_disk_bytes=free_bytes(trainer.run_folder()),
         output_dir=str(trainer.run_folder()),
+        training_sets=training_sets,
     )
     return _completed(found, state)
 
@@ -213,6 +231,16 @@ def forecast_of_arguments(args: Any, num_examples: int | None) -> Forecast:
         output_dir=str(args.output_dir),
     )
     return _completed(found, state)
+
+
+def _training_sets(loader: Any) -> dict[str, TrainingSet]:
+    """Empty for a single one."""
+    mixture, sampler = getattr(loader, "dataset", None), getattr(loader, "batch_sampler", None)
+    if not isinstance(mixture, Mixture):
+        return {}
+    batches = sampler.allotted(0)[0] if isinstance(sampler, MixtureBatches) else [None] * len(mixture.names)
+    sizes = zip(mixture.names, mixture.sources, batches, strict=True)
+    return {name: TrainingSet(len(source), count) for name, source, count in sizes}
 
 
 def _batches_of_run(plan: Plan) -> float:

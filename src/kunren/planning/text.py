@@ -67,7 +67,10 @@ def _epochs(found: Forecast) -> str:
 
 def _data(found: Forecast) -> Iterator[Row]:
     plan, tokens = found.plan, found.tokens
-    yield "examples", "not known: the data has no length" if plan.num_examples is None else f"{plan.num_examples:,}"
+    yield "examples", _examples(found)
+    for name, one in found.training_sets.items():
+        batches = "" if one.batches is None else f", {_many(one.batches, 'batch', 'batches')} in the first pass"
+        yield "", f"{one.examples:,} of {name!r}{batches}"
     if plan.batches_per_epoch is not None:
         yield "batches", f"{plan.batches_per_epoch:,} in each pass"
     yield "samples", _number(found.samples, "in the whole run")
@@ -79,6 +82,14 @@ def _data(found: Forecast) -> Iterator[Row]:
     yield "tokens", f"{about}{_rounded(tokens.padded, tokens)} in the whole run, padding included{source}"
     yield "useful", f"{about}{_rounded(tokens.real, tokens)}"
     yield "padding", f"{tokens.padding_share:.1%}"
+
+
+def _examples(found: Forecast) -> str:
+    count, in_pass = found.num_examples, found.plan.num_examples
+    if count is None:
+        return "not known: the data has no length"
+    sets = f" in {_many(len(found.training_sets), 'set')}" if found.training_sets else ""
+    return f"{count:,}{sets}" + (f"; a pass reads about {in_pass:,} rows, by the weights" if count != in_pass else "")
 
 
 def _rounded(count: int, tokens: Tokens) -> str:
@@ -183,7 +194,8 @@ def plain_values(found: Forecast) -> dict[str, Any]:
         "max_steps": plan.max_steps,
         "steps_per_epoch": plan.steps_per_epoch,
         "batches_per_epoch": plan.batches_per_epoch,
-        "num_examples": plan.num_examples,
+        "num_examples": found.num_examples,
+        "training_sets": {name: dataclasses.asdict(one) for name, one in found.training_sets.items()},
         "accumulation_steps": plan.accumulation_steps,
         "warmup_steps": plan.warmup_steps,
         "effective_batch": found.effective_batch,

@@ -14,6 +14,7 @@ import transformers
 from parity.tokenizer import make_tokenizer
 
 from kunren.cli.main import main
+from kunren.cli.plan_config import ConfigError, _check_defined
 from kunren.planning.units import human_rate, human_time
 
 ARGUMENTS = "num_examples: 1000\nper_device_train_batch_size: 10\nuse_cpu: true\noutput_dir: {folder}\n"
@@ -180,11 +181,24 @@ def test_columns_that_are_not_there_are_answered_with_those_that_are(
 ) -> None:
     text = f"model: {bert}\ntask: text-classification\ntrain_dataset: {sentences(tmp_path)}\n"
     path = write(tmp_path, text)
-    assert "text_column='sentense' is no column; the columns are: text, spare, labels" in refused(
+    assert "text_column='sentense' is no column; the columns are: text, label, spare" in refused(
         capsys, path, "--text_column", "sentense"
     )
-    assert "label_column='class' is no column" in refused(capsys, path, "--label_column", "class")
+    assert "label_column='class' is no column; the columns are: text, label, spare" in refused(
+        capsys, path, "--label_column", "class"
+    )
+    assert "'label' is both text and label" in refused(capsys, path, "--text_column", "label")
     assert "the rows have to be tokenized" in refused(capsys, path, "--task", "question-answering")
+
+
+def test_a_model_that_is_not_there(bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = f"task: text-classification\ntrain_dataset: {sentences(tmp_path)}\n"
+    for name in ("models/nope", "/models/of/nobody", "nope"):
+        answer = refused(capsys, write(tmp_path, f"{text}model: {name}\n"))
+        assert f"model: there is no folder {name!r}" in answer and "connect" not in answer
+    (tmp_path / "bert" / "config.json").write_text("{{")
+    answer = refused(capsys, write(tmp_path, f"{text}model: {bert}\n"))
+    assert f"the folder {bert} has no configuration that can be read" in answer
 
 
 # ---- a script
@@ -229,6 +243,50 @@ def test_a_function_of_a_script(
     assert "has no function 'make_model'" in refused(capsys, f"{path}:make_model")
     assert "sets its arguments itself" in refused(capsys, path, "--max_steps", "3")
     assert sorted(file.name for file in tmp_path.iterdir()) == ["beside.py", "here", "planned_script.py"]
+
+
+DEFINING = {
+    "def make_trainer(): pass": True,
+    "async def make_trainer(): pass": True,
+    "from beside import make_trainer": True,
+    "from beside import make as make_trainer": True,
+    "from beside import *": True,
+    "make_trainer = functools.partial(print)": True,
+    "first, make_trainer = 1, print": True,
+    "try:\n    import x\nexcept ImportError:\n    def make_trainer(): pass": True,
+    "if 1:\n    pass\nelse:\n    make_trainer: object = print": True,
+    "def __getattr__(name): pass": True,
+    "if __name__ == '__main__':\n    pass\nelse:\n    def make_trainer(): pass": True,
+    "if __name__ == '__main__':\n    def make_trainer(): pass": False,
+    "def make():\n    def make_trainer(): pass": False,
+    "class Makes:\n    def make_trainer(self): pass": False,
+    "from beside import make_trainer as make": False,
+    "print(make_trainer)": False,
+    "trainer.train()": False,
+}
+
+
+@pytest.mark.parametrize("source", DEFINING)
+def test_where_a_function_may_come_from(source: str, tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(source)
+    if DEFINING[source]:
+        _check_defined(path, "script.py", "make_trainer")
+        return
+    with pytest.raises(ConfigError, match="script.py has no function 'make_trainer'"):
+        _check_defined(path, "script.py", "make_trainer")
+
+
+def test_a_script_without_the_function_is_not_imported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    path = tmp_path / "here" / "trains_at_once.py"
+    path.write_text("open('trained', 'w').close()\n")
+    for target in (str(path), f"{path}:make", "trains_at_once:make"):
+        assert "has no function 'make" in refused(capsys, target)
+    assert "trains_at_once" not in sys.modules
+    assert [file.name for file in path.parent.iterdir()] == ["trains_at_once.py"]
 
 
 def test_units() -> None:

@@ -201,10 +201,35 @@ def test_an_error_while_training_costs_the_metrics_only(
     )
     assert trainer.train().global_step == 2
     assert caplog.text.count("compute_metrics failed") == 1
-    assert caplog.text.count("metrics=[...] failed") == 1, "mse of classes"
+    assert caplog.text.count("metrics: mse cannot be computed") == 1, "mse of classes"
     with pytest.raises(ZeroDivisionError if kind == "update" else ValueError):
         trainer.args.metrics = [] if kind == "update" else ["mse"]
         trainer.evaluate()
+
+
+def test_a_metric_that_does_not_fit_costs_itself_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trainer = kunren.Trainer(
+        model=models.Points(),
+        args=arguments(tmp_path, eval_strategy="epoch", num_train_epochs=2, metrics=["auroc", "spearman", "accuracy"]),
+        train_dataset=rows.points(8),
+        eval_dataset=rows.points(ROWS),
+    )
+    trainer.train()
+    told = [record for record in caplog.records if "spearman" in record.getMessage()]
+    assert len(told) == 2, "once in each evaluation, not in each batch"
+    assert all(record.exc_info is None and "\n" not in record.getMessage() for record in told)
+    assert told[0].levelname == "WARNING" and "for classes choose accuracy" in told[0].getMessage()
+    logged = [entry for entry in trainer.state.log_history if "eval_loss" in entry]
+    assert [{"eval_auroc", "eval_accuracy", "eval_spearman"} & set(entry) for entry in logged] == [
+        {"eval_auroc", "eval_accuracy"}
+    ] * 2
+    with pytest.raises(ValueError, match=r"metrics: spearman cannot be computed\..* for classes choose accuracy"):
+        trainer.evaluate()
+    trainer.args.metrics = ["auroc", "accuracy"]
+    alone = trainer.evaluate()
+    assert {name: logged[-1][name] for name in ("eval_auroc", "eval_accuracy")} == {
+        name: alone[name] for name in ("eval_auroc", "eval_accuracy")
+    }
 
 
 def test_names_are_refused_with_the_trainer(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import warnings
 from collections.abc import Callable
@@ -19,6 +20,7 @@ sk = pytest.importorskip("sklearn.metrics")
 
 from kunren.metrics.answers import Answers, Reading  # noqa: E402
 from kunren.metrics.named import NamedMetrics  # noqa: E402
+from kunren.metrics.names import NAMED  # noqa: E402
 from kunren.metrics.outputs import BatchOutputs, WholeSet  # noqa: E402
 
 Parts = list[tuple[torch.Tensor, torch.Tensor]]
@@ -278,8 +280,43 @@ def test_what_cannot_be_compared_is_said(case: str) -> None:
         pass
 
     Config.problem_type = problem_type  # type: ignore[attr-defined]
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"metrics: {names[0]} cannot be computed.*{message}"):
         computed(names, [(logits, labels)], Config())  # type: ignore[list-item]
+
+
+def test_while_training_what_does_not_fit_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    names, logits, labels = ["mse", "accuracy", "r2"], torch.eye(3), torch.arange(3)
+    metrics = NamedMetrics(names, is_in_train=True)
+    for _ in range(2):
+        metrics.update(BatchOutputs(logits, labels))
+    assert metrics.result(WholeSet(None)) == {"accuracy": 1.0}
+    assert [record.getMessage().partition(".")[0] for record in caplog.records] == [
+        "metrics: mse, r2 cannot be computed"
+    ]
+    caplog.clear()
+    metrics = NamedMetrics(["accuracy", "perplexity"], is_in_train=True)
+    for _ in range(2):
+        metrics.update(BatchOutputs(logits, (labels, labels)))
+    assert metrics.result(WholeSet(0.0)) == {"perplexity": 1.0}
+    (record,) = caplog.records
+    assert "accuracy cannot be computed" in record.getMessage() and "tensor of labels" in record.getMessage()
+
+
+def test_while_training_a_metric_that_fails_is_left_out(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(metric: Any, answers: Answers, request: Any) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setitem(NAMED, "f1", dataclasses.replace(NAMED["f1"], feed=fail))
+    batch = BatchOutputs(torch.eye(3), torch.arange(3))
+    metrics = NamedMetrics(["f1", "accuracy"], is_in_train=True)
+    metrics.update(batch)
+    assert metrics.result(WholeSet(None)) == {"accuracy": 1.0}
+    (record,) = caplog.records
+    assert "f1 failed" in record.getMessage() and record.exc_info is not None
+    with pytest.raises(RuntimeError, match="broken"):
+        NamedMetrics(["f1", "accuracy"]).update(batch)
 
 
 def test_classes_that_do_not_occur_leave_no_trace_in_the_order(caplog: pytest.LogCaptureFixture) -> None:

@@ -371,3 +371,24 @@ def test_plain_values_name_what_is_not_known(tmp_path: Path) -> None:
     assert values["tokens"] is None and "token ids" in values["unknown"]["tokens"]
     assert values["memory"]["gradients"] == 268
     assert isinstance(planned(tmp_path).plan, Plan)
+
+
+@pytest.mark.parametrize("weights", [None, {"large": 1.0, "small": 3.0}], ids=["every row once", "weights"])
+def test_several_training_sets_are_counted(weights: dict[str, float] | None, tmp_path: Path) -> None:
+    sets = {"large": rows.points(41), "small": rows.points(9)}
+    trainer = kunren.Trainer(
+        model=models.Points(),
+        args=arguments(tmp_path, per_device_train_batch_size=4, num_train_epochs=1, mixture_weights=weights),
+        train_dataset=sets,
+    )
+    plan = trainer.plan()
+    sources = trainer.get_train_dataloader().batch_sampler.sources_of(0)
+    batches = {name: sources.count(place) for place, name in enumerate(sets)}
+    assert batches == ({"large": 11, "small": 3} if weights is None else {"large": 4, "small": 10})
+    values, text = plan.as_dict(), str(plan)
+    assert values["num_examples"] == 50
+    assert values["training_sets"] == {
+        name: {"examples": len(data), "batches": batches[name]} for name, data in sets.items()
+    }
+    assert "50 in 2 sets" in text and f"9 of 'small', {batches['small']} batches in the first pass" in text
+    assert ("by the weights" in text) == (weights is not None)

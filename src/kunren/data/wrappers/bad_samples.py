@@ -97,11 +97,13 @@ class Substitute:
             raise error
         self._seed_again()
         skipped, rows = [], []
+        replaced: dict[int, Exception] = {}
         for slot, index in enumerate(indices):
             row, bad = _tried(dataset, index)
             if bad is not None:
                 skipped.append(_told(dataset, index, bad))
                 row = self._other(dataset, indices, slot, seed, bad)
+                replaced[slot] = bad
             rows.append(row)
         self._seed_again()
         try:
@@ -109,14 +111,17 @@ class Substitute:
         except _FATAL:
             raise
         except Exception as problem:
-            misfits = self._misfits(dataset, indices, rows, collate, seed)
-            if not misfits:
+            # The batch's own rows decide which of them are odd; what stands in for others has to fit those.
+            own = [slot for slot in range(len(rows)) if slot not in replaced]
+            misfits = [own[place] for place in self._misfits(dataset, indices, [rows[s] for s in own], collate, seed)]
+            if not misfits and not (replaced and own and _collates(collate, [rows[slot] for slot in own])):
                 raise_with_index(problem, dataset, indices, collate, seed)
-            example = [row for slot, row in enumerate(rows) if slot not in misfits][:1]
+            example = [rows[slot] for slot in own if slot not in misfits][:1]
             for slot in misfits:
-                own = _problem(collate, [*example, rows[slot]]) or problem
-                skipped.append(_told(dataset, indices[slot], own))
-                rows[slot] = self._other(dataset, indices, slot, seed, own, (collate, example))
+                replaced[slot] = _problem(collate, [*example, rows[slot]]) or problem
+                skipped.append(_told(dataset, indices[slot], replaced[slot]))
+            for slot, bad in replaced.items():
+                rows[slot] = self._other(dataset, indices, slot, seed, bad, (collate, example))
                 example = example or [rows[slot]]
         self._seed_again()
         return Read(collate(_copies(rows)), skipped)
