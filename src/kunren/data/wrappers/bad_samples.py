@@ -34,6 +34,7 @@ OnError = Callable[[Exception, Any, Sequence[Any], Collate, int], Any]
 _FATAL: Final = (MemoryError, torch.OutOfMemoryError)  # of the machine, not of an example
 _ATTEMPTS: Final = 16  # rows tried in the place of one
 _REFERENCES: Final = 4  # rows that all others are compared with, to find those that do not fit
+_VOTES: Final = 5  # on what the rows of a batch look like
 _FREE: Final = 10  # so many bad examples say nothing of their share yet
 _TOLD_IN_FULL: Final = 5
 _WHOLE: Final = (EpochRandomSampler, RandomSampler, SequentialSampler)  # samplers that give every row
@@ -113,10 +114,13 @@ class Substitute:
         except Exception as problem:
             # The batch's own rows decide which of them are odd; what stands in for others has to fit those.
             own = [slot for slot in range(len(rows)) if slot not in replaced]
-            misfits = [own[place] for place in self._misfits(dataset, indices, [rows[s] for s in own], collate, seed)]
+            witnesses = self._witnesses(dataset, indices, _VOTES - len(own), seed)
+            odd = find_misfits([*(rows[slot] for slot in own), *witnesses], collate)
+            misfits = [own[place] for place in odd if place < len(own)]
             if not misfits and not (replaced and own and _collates(collate, [rows[slot] for slot in own])):
                 raise_with_index(problem, dataset, indices, collate, seed)
-            example = [rows[slot] for slot in own if slot not in misfits][:1]
+            fitting = [witness for place, witness in enumerate(witnesses, len(own)) if place not in odd]
+            example = [*(rows[slot] for slot in own if slot not in misfits), *fitting][:1]
             for slot in misfits:
                 replaced[slot] = _problem(collate, [*example, rows[slot]]) or problem
                 skipped.append(_told(dataset, indices[slot], replaced[slot]))
@@ -132,12 +136,13 @@ class Substitute:
         if position is not None:
             seed_for_data(position)
 
-    def _misfits(self, dataset: Any, indices: Sequence[Any], rows: list[Any], collate: Collate, seed: int) -> list[int]:
-        witness: list[Any] = []
-        if len(rows) == 2 and self.whole:  # of two that do not fit each other, a third tells which is odd
-            candidates = (_tried(dataset, index) for index in self._candidates(dataset, indices, 0, seed))
-            witness = list(itertools.islice((row for row, bad in candidates if bad is None), 1))
-        return [slot for slot in find_misfits([*rows, *witness], collate) if slot < len(rows)]
+    def _witnesses(self, dataset: Any, indices: Sequence[Any], count: int, seed: int) -> list[Any]:
+        """Up to so many rows of other batches: of a few rows that do not fit each other, these tell which are odd."""
+        if not self.whole or count <= 0:
+            return []
+        others = dict.fromkeys(index for index in self._candidates(dataset, indices, 0, seed) if index not in indices)
+        rows = (row for row, bad in (_tried(dataset, index) for index in others) if bad is None)
+        return list(itertools.islice(rows, count))
 
     def _other(
         self,
