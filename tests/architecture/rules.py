@@ -24,10 +24,11 @@ LAYERS = {
 # One alternative among equals in each file, or a list of declarations: no part of what has to be read first.
 CATALOGUES = (
     "__init__.py",  # the list of public names
-    "arguments/", "callbacks/early_stopping", "callbacks/printer", "callbacks/progress", "cli/", "collators/",
+    "arguments/", "callbacks/early_stopping", "callbacks/notebook", "callbacks/printer", "callbacks/profiler",
+    "callbacks/progress", "cli/", "collators/",
     "data/batching/", "data/wrappers/", "engine/backends/", "hf/", "hub/", "loop/guards/", "losses/functions/",
     "metrics/", "model/features/", "optim/groups/", "optim/optimizers/", "optim/schedules/", "planning/",
-    "search/", "trackers/",
+    "report/", "search/", "trackers/",
 )  # fmt: skip
 HOMES = {
     "accelerate": ("engine",),

@@ -18,7 +18,8 @@ from kunren.base.text_table import text_table
 # subclass of TrainingArguments, of another version) are reported: nobody here knows what they do.
 _SILENT_NAMES = """
     output_dir run_name project report_to trackio_space_id trackio_bucket_id trackio_static_space_id disable_tqdm debug
-    log_level log_level_replica log_on_each_node logging_first_step logging_nan_inf_filter include_num_input_tokens_seen
+    log_level log_level_replica log_on_each_node logging_first_step logging_nan_inf_filter run_report
+    peak_tflops profile_steps include_num_input_tokens_seen
     skip_memory_metrics push_to_hub hub_token hub_private_repo hub_model_id hub_strategy hub_always_push hub_revision
     do_train do_eval do_predict resume_from_checkpoint async_save save_on_each_node enable_jit_checkpoint
     dataloader_num_workers dataloader_pin_memory dataloader_persistent_workers dataloader_prefetch_factor

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import Literal
 
-from kunren.arguments.checks import enum_member, interval, one_of, whole_steps
+from kunren.arguments.checks import at_least, enum_member, interval, one_of, refuse, whole_steps
 from kunren.arguments.choices import IntervalStrategy
 from kunren.arguments.group import ArgumentGroup, explained
 
@@ -20,6 +20,18 @@ LOG_LEVELS = {
 }
 _LOG_LEVEL_CHOICES = (*LOG_LEVELS, "passive")
 _TOKEN_COUNTS = ("no", "all", "non_padding")
+
+
+def profiled_steps(value: str) -> tuple[int, int]:
+    """The first and the last step of "10:14"; "10" is one step. ValueError for what is neither."""
+    first, colon, last = str(value).partition(":")
+    try:
+        steps = int(first), int(last if colon else first)
+    except ValueError:
+        steps = 0, 0
+    if not 1 <= steps[0] <= steps[1]:
+        raise refuse("profile_steps", value, "give the first and the last step, counted from 1, as in '10:14'.")
+    return steps
 
 
 @dataclass
@@ -38,6 +50,17 @@ class LoggingAndTracking(ArgumentGroup):
         "passive", "Level of the main process's loggers; 'passive' leaves it.", _LOG_LEVEL_CHOICES
     )
     log_level_replica: str = explained("warning", "Level of the other processes' loggers.", _LOG_LEVEL_CHOICES)
+    run_report: bool = explained(
+        True, "Write report.html and curves.png into the output folder when a training ends, however it ends."
+    )
+    peak_tflops: float | None = explained(
+        None,
+        "What one device can do at best, in TFLOP/s at the precision of the run: what utilisation is a share of. None: "
+        "looked up by the device's name.",
+    )
+    profile_steps: str | None = explained(
+        None, "Steps to write a torch profiler trace of, the first and the last, as in '10:14'."
+    )
     disable_tqdm: bool | None = explained(None, "Print plain lines where there would be a progress bar.")
     report_to: None | str | list[str] = explained(
         "none", "Trackers to report to: a name, a list of names, 'all' that are installed, or 'none'."
@@ -58,6 +81,9 @@ class LoggingAndTracking(ArgumentGroup):
         self.log_level = str(self.log_level).lower()
         self.log_level_replica = str(self.log_level_replica).lower()
         self.disable_tqdm = bool(self.disable_tqdm)
+        if isinstance(self.profile_steps, (int, list, tuple)) and not isinstance(self.profile_steps, bool):
+            ends = [self.profile_steps] if isinstance(self.profile_steps, int) else self.profile_steps
+            self.profile_steps = ":".join(map(str, ends))
         given = [self.report_to] if self.report_to is None or isinstance(self.report_to, str) else self.report_to
         trackers = [name for name in given if name not in (None, "", "none")]
         self.report_to = list(dict.fromkeys(str(name) for name in trackers))
@@ -65,6 +91,9 @@ class LoggingAndTracking(ArgumentGroup):
     def check(self) -> None:
         if self.logging_strategy == IntervalStrategy.STEPS:
             interval(self, "logging_steps", "logging_strategy")
+        at_least(self, "peak_tflops", 1e-6, "it must be above 0, as 989 for 989 TFLOP/s; None looks it up.")
+        if self.profile_steps is not None:
+            profiled_steps(self.profile_steps)
         one_of(self, "include_num_input_tokens_seen", _TOKEN_COUNTS)
         one_of(self, "log_level", _LOG_LEVEL_CHOICES)
         one_of(self, "log_level_replica", _LOG_LEVEL_CHOICES)
