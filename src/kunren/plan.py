@@ -53,6 +53,13 @@ class Plan:
             return None
         return max(math.ceil(self.batches_per_epoch / self.accumulation_steps), 1)
 
+    @property
+    def examples_per_step(self) -> float:
+        """On average, where the number of examples is known: batches may be of unequal sizes."""
+        if self.num_examples is None or not self.steps_per_epoch or self.drop_last:
+            return float(self.train_batch_size * self.accumulation_steps)
+        return self.num_examples / self.steps_per_epoch
+
     def share_done(self, cursor: Cursor) -> float:
         """How much of the cursor's epoch is done, between 0 and 1; needs data of known length."""
         assert self.batches_per_epoch is not None

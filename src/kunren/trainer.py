@@ -6,7 +6,7 @@ import inspect
 import logging
 import os
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -17,21 +17,24 @@ from torch.optim import Optimizer
 
 from kunren.arguments import TrainingArguments
 from kunren.base.random_state import enable_full_determinism, set_seed
+from kunren.base.registry import resolve
 from kunren.base.state import TrainerControl, TrainerState
 from kunren.base.types import TrainOutput
-from kunren.callbacks import CallbackHandler, DefaultFlowCallback, PrinterCallback, ProgressCallback
+from kunren.callbacks import CallbackHandler, DefaultFlowCallback
 from kunren.checkpoint.saver import CheckpointSaver
-from kunren.collators import DataCollatorWithPadding, default_data_collator
+from kunren.collators.default import default_data_collator
 from kunren.engine import choose
+from kunren.loop.account import StepAccount
+from kunren.loop.reports import Reports
+from kunren.loop.rescue import rescue
 from kunren.loop.step import compute_loss, training_step
 from kunren.loop.train import training_steps
 from kunren.losses.counting import IGNORED_LABEL
 from kunren.losses.registry import named_loss
-from kunren.losses.smoothing import LabelSmoother
 from kunren.losses.weighting import LossScale
 from kunren.model.signature import is_pretrained, read_signature, shifts_labels, unwrap
 from kunren.seams.evaluation import EvaluationSeams
-from kunren.seams.lifecycle import finish_run, prepare_run
+from kunren.seams.lifecycle import finish_run, leave_report, prepare_run
 from kunren.seams.reporting import ReportingSeams
 from kunren.seams.saving import SavingSeams
 from kunren.seams.validation import (
@@ -43,7 +46,7 @@ from kunren.seams.validation import (
     refuse_ignored_overrides,
     refuse_later_methods,
 )
-from kunren.trackers import end_trackers, reporters
+from kunren.trackers.registry import reporters
 
 if TYPE_CHECKING:
     from kunren.planning.forecast import Forecast
@@ -93,8 +96,11 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
         self.data_collator = data_collator if data_collator is not None else self._automatic_collator()
         self.is_in_train = self._is_silent = False
         self._made_optimizer = self._made_scheduler = False
-        epsilon = self.args.label_smoothing_factor
-        self.label_smoother = LabelSmoother(epsilon) if epsilon > 0 else None
+        self.label_smoother = None
+        if self.args.label_smoothing_factor > 0:
+            from kunren.losses.smoothing import LabelSmoother
+
+            self.label_smoother = LabelSmoother(self.args.label_smoothing_factor)
         self._declare_run_attributes()
         self.adopt_model(model if model is not None else self.call_model_init())
 
@@ -102,9 +108,14 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
             is_local_process_zero=self.is_local_process_zero(), is_world_process_zero=self.is_world_process_zero()
         )
         self.control = TrainerControl()
-        reporter = PrinterCallback if self.args.disable_tqdm else ProgressCallback
+        reporter = "printer:PrinterCallback" if self.args.disable_tqdm else "progress:ProgressCallback"
         self.callback_handler = CallbackHandler(
-            [DefaultFlowCallback, *reporters(self.args, callbacks or []), *(callbacks or []), reporter],
+            [
+                DefaultFlowCallback,
+                *reporters(self.args, callbacks or []),
+                *(callbacks or []),
+                resolve(f"kunren.callbacks.{reporter}"),
+            ],
             self.model,
             self.processing_class,
             self.optimizer,
@@ -124,6 +135,8 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
         self._globalstep_last_logged = 0
         self._undo: list[Callable[[], None]] = []
         self._trial: Any = None
+        self.account, self.reports = StepAccount(self.engine.device), Reports()
+        self.hears_micro_batches, self._account, self._tokens_seen = False, None, 0
         self._run = None
         self._ignore_keys_for_eval = None
         self._signature_columns = None
@@ -200,7 +213,12 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
         """Padding for what can pad: tokenizers and sequence feature extractors; plain stacking otherwise."""
         pads = callable(getattr(self.processing_class, "pad", None))
         of_sequences = hasattr(self.processing_class, "pad_token") or hasattr(self.processing_class, "padding_value")
-        return DataCollatorWithPadding(self.processing_class) if pads and of_sequences else default_data_collator
+        if not (pads and of_sequences):
+            return default_data_collator
+
+        from kunren.collators.padding import DataCollatorWithPadding
+
+        return DataCollatorWithPadding(self.processing_class)
 
     def _seed_everything(self) -> None:
         (enable_full_determinism if self.args.full_determinism else set_seed)(self.args.seed)
@@ -230,13 +248,19 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
         """
         self.is_in_train, self.was_interrupted = True, False
         self._trial, self._ignore_keys_for_eval = trial, ignore_keys_for_eval
-        self._undo.append(partial(end_trackers, self))  # first in, last out: with the outcome
+        from kunren.trackers.callback import begin_trackers
+
+        self._undo.append(begin_trackers(self))  # first in, last out: with the outcome
         try:
             run = self._run = prepare_run(self, resume_from_checkpoint)
+            self._undo.insert(0, partial(leave_report, self))
             run.start_time = time.time()
             yield from training_steps(run, self)
             self._train_output = finish_run(self, run)
             return self._train_output
+        except (Exception, SystemExit) as error:
+            rescue(self._run, self, error)
+            raise
         finally:
             self.engine.zero_gradients()  # of a window that was broken off
             self.switch_optimizer("eval")
@@ -271,6 +295,16 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
         """
         loss, outputs = compute_loss(self, model, inputs, num_items_in_batch)
         return (loss, outputs) if return_outputs else loss
+
+    def report(self, values: Mapping[str, Any] | None = None, /, **named: Any) -> None:
+        """Log numbers beside the loss, from `compute_loss` or `training_step`: `self.report(accuracy=...)`, or a dict.
+
+        Each is the mean over a batch, of one element on any device; nothing waits for it. The log has its mean over the
+        micro-batches of each step, weighted as their losses are, over the log interval and all processes; an
+        evaluation reports it under its prefix. Returning `(loss, {...})` does the same.
+        """
+        if not self._is_silent:
+            self.reports.add({**(values or {}), **named})
 
     def compute_loss_context_manager(self) -> AbstractContextManager[Any]:
         """The context around the loss: mixed precision, where the arguments ask for it."""

@@ -1,4 +1,4 @@
-"""What a callback is: sixteen hooks that do nothing, and the form in which callbacks keep state in a checkpoint."""
+"""What a callback is: hooks that do nothing, and the form in which callbacks keep state in a checkpoint."""
 
 from __future__ import annotations
 
@@ -66,6 +66,43 @@ class TrainerCallback:
 
     def on_push_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any:
         """An upload to the hub is about to start."""
+
+    # What follows, transformers does not have.
+
+    def on_checkpoint_loaded(
+        self, args: Any, state: TrainerState, control: TrainerControl, checkpoint: Any = None, **kwargs: Any
+    ) -> Any:
+        """The run goes on from the folder `checkpoint`: weights, optimizer and state are those of it."""
+
+    def on_batch_fetched(
+        self, args: Any, state: TrainerState, control: TrainerControl, batch: Any = None, **kwargs: Any
+    ) -> Any:
+        """A micro-batch is about to be computed: `batch`, as the collator made it."""
+
+    def on_before_backward(
+        self, args: Any, state: TrainerState, control: TrainerControl, loss: Any = None, **kwargs: Any
+    ) -> Any:
+        """`loss` is what gradients are about to be computed of: this micro-batch's share of the step's loss."""
+
+    def on_after_backward(
+        self, args: Any, state: TrainerState, control: TrainerControl, loss: Any = None, **kwargs: Any
+    ) -> Any:
+        """The gradients of a micro-batch are added to those of the step; `loss` is detached."""
+
+    def on_nonfinite(
+        self, args: Any, state: TrainerState, control: TrainerControl, action: str = "warn", **kwargs: Any
+    ) -> Any:
+        """Gradients or loss were not finite; `action` is what becomes of it: "warn", "skip", "rollback" or "raise"."""
+
+    def on_out_of_memory(
+        self, args: Any, state: TrainerState, control: TrainerControl, rows: int = 0, **kwargs: Any
+    ) -> Any:
+        """Memory ran out; from here on `rows` examples at most are computed at once."""
+
+    def on_exception(
+        self, args: Any, state: TrainerState, control: TrainerControl, exception: Any = None, **kwargs: Any
+    ) -> Any:
+        """`exception` ends the run; what was trained is saved already, where checkpoints are saved at all."""
 
 
 HOOKS = tuple(name for name in vars(TrainerCallback) if name.startswith("on_"))

@@ -39,6 +39,7 @@ class CallbackHandler:
         self.train_dataloader: Any = None
         self.eval_dataloader: Any = None
         self._hooks: dict[str, list[Hook]] = {}
+        self._any: dict[tuple[str, ...], bool] = {}
         self._hooks_are_of: list[Any] = []
         for callback in callbacks:
             self.add_callback(callback)
@@ -87,6 +88,13 @@ class CallbackHandler:
         """Whether any callback overrides the hook of this name: if not, the event need not be fired."""
         return bool(self._listeners(event))
 
+    def handles_any(self, events: tuple[str, ...]) -> bool:
+        """Whether any callback overrides one of these hooks; found out once."""
+        found = self._any.get(events)
+        if found is None or self.callbacks != self._hooks_are_of:
+            found = self._any[events] = any(map(self.handles, events))
+        return found
+
     def call_event(
         self, event: str, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
@@ -116,6 +124,7 @@ class CallbackHandler:
         if self.callbacks != self._hooks_are_of:
             self._hooks_are_of = list(self.callbacks)
             self._hooks = {}
+            self._any = {}
         found = self._hooks.get(event)
         if found is None:
             found = [getattr(callback, event) for callback in self.callbacks if _overrides(callback, event)]

@@ -28,9 +28,9 @@ from torch.utils.data import (
 
 from kunren.base.nested import map_tensors
 from kunren.base.random_state import DataRandomness, capture, mix, restore, seed_for_data
+from kunren.data.columns import is_column_dataset
 from kunren.data.loader_state import generators_of, stateful_stream_of
 from kunren.data.samplers import EpochOrder, set_epoch
-from kunren.data.wrappers.arrow import fetch_by_columns
 from kunren.data.wrappers.bad_samples import BadSamples, OnError, add_note
 from kunren.data.wrappers.mixture import Mixture
 
@@ -69,6 +69,11 @@ def fetcher(dataset: Any, collate: Callable[[list[Any]], Any]) -> Callable[[Sequ
     if isinstance(dataset, Mixture):
         return dataset.fetcher(partial(fetcher, collate=collate))
     by_rows = partial(fetch, dataset, collate=collate)
+    if not is_column_dataset(dataset):
+        return by_rows
+
+    from kunren.data.wrappers.arrow import fetch_by_columns
+
     return fetch_by_columns(dataset, collate, by_rows) or by_rows
 
 
@@ -202,6 +207,10 @@ class BatchReader:
         if self._stream is not None and not epoch_ended:
             state["stream"] = self._stream.state_dict()
         return state | self.bad_samples.state_dict()
+
+    def forget_stream(self) -> None:
+        """Leave the stream's own state out of what is saved from here on: it is ahead of the batches done."""
+        self._stream = None
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take effect with the next `read`."""

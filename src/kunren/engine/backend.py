@@ -17,6 +17,7 @@ class Backend(ABC):
     device: torch.device
     process_index: int
     world_size: int
+    autocast_dtype: torch.dtype | None  # None: full precision
     scaler: torch.amp.GradScaler | None  # of gradients, where the precision needs one
     empty_cache_steps: int | None  # every how many steps the loop empties the cache
 

@@ -23,10 +23,12 @@ from kunren.data.loaders import examples_in
 from kunren.data.reader import read_alike
 from kunren.data.wrappers.bad_samples import evaluated
 from kunren.loop.guards.out_of_memory import PiecesThatFit
+from kunren.loop.reports import Reports, apart
 from kunren.loop.requests import EvaluationInterrupted
 from kunren.losses.counting import counted_labels
-from kunren.losses.functions.chunked_loss import deferring_logits
-from kunren.metrics import BatchOutputs, Collected, MetricSet, WholeSet, padding_for
+from kunren.metrics.collected import Collected, padding_for
+from kunren.metrics.metric_set import MetricSet
+from kunren.metrics.outputs import BatchOutputs, WholeSet
 from kunren.model.signature import base_of
 
 
@@ -43,6 +45,7 @@ class EvaluationHooks(Protocol):
     processing_class: Any
     is_in_train: bool
     gather_function: Callable[[Any], Any]
+    reports: Reports
 
     @property
     def data_seed(self) -> int: ...
@@ -66,13 +69,15 @@ def evaluation_loop(
 
     With `loss_only` nothing is kept; metrics that are computed batch by batch see the logits all the same.
     """
+    from kunren.losses.functions.chunked_loss import deferring_logits
+
     args, base = do.args, base_of(model)
     config = getattr(base, "config", None)
     metrics = MetricSet(args.metrics, do.compute_metrics, args.batch_eval_metrics, do.is_in_train, config)
     collected = Collected(examples_in(loader), padding_for(base, do.processing_class), not args.eval_do_concat_batches)
     loss_alone = loss_only and (args.prediction_loss_only or not metrics.needs_logits)
-    with preserved(), _in_eval_mode(model), deferring_logits(model, args, loss_alone):
-        batches, fitting = read_alike(evaluated(loader), do.data_seed), PiecesThatFit(do.args.device)
+    with preserved(), _in_eval_mode(model), deferring_logits(model, args, loss_alone), apart(do) as reports:
+        batches, fitting = read_alike(evaluated(loader), do.data_seed), PiecesThatFit(do.args.device, do.fire)
         batch = next(batches, None)
         while batch is not None:
             following = next(batches, None)
@@ -82,7 +87,7 @@ def evaluation_loop(
                 following is None,
                 lambda: collected.rows,
             )
-            do.fire("on_prediction_step")
+            do.fire("on_prediction_step", metric_key_prefix=metric_key_prefix)
             if do.is_asked_to_stop():
                 raise EvaluationInterrupted
             batch = following
@@ -99,6 +104,7 @@ def evaluation_loop(
                 whole.prediction = EvalPrediction(predictions, label_ids, inputs, losses)
         computed = metrics.result(whole)
     named = {} if whole.mean_loss is None else {f"{metric_key_prefix}_loss": whole.mean_loss}
+    named.update({_prefixed(name, metric_key_prefix): mean for name, mean in reports.take().items()})
     named.update({_prefixed(str(key), metric_key_prefix): _plain(value) for key, value in computed.items()})
     return EvalLoopOutput(predictions, label_ids, named, _number_of_rows(loader, collected.rows))
 
@@ -120,6 +126,7 @@ def _one_batch(
     inputs = given.get(do.main_input_name) if "inputs" in wanted else None
     counted = float(counted_labels(batch, do.shifts_labels, do.label_names, do.ignored_label))
     needs_logits = not loss_only or (metrics.needs_logits and not do.args.prediction_loss_only)
+    do.reports.begin_window()
     loss, logits, labels = do.prediction_step(model, batch, not needs_logits, list(ignore_keys))
     mean = None if loss is None else loss.detach().cpu()
     losses = None if mean is None or "loss" not in wanted else numpy.full(rows, float(mean), numpy.float32)
@@ -132,6 +139,7 @@ def _one_batch(
             predictions = prepare(logits, labels)  # whatever that returns is taken as it is
         outputs.predictions = do.gather_function(predictions)
         outputs.label_ids = _label_rows(do.gather_function(labels), rows)
+    do.reports.keep(counted)
     collected.rows += rows  # nothing up to here is kept where memory has run out
     if mean is not None:
         collected.losses.append((mean, counted, rows))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 
-from kunren.data.wrappers.source_losses import SourceLosses
 from kunren.engine import Backend
+from kunren.loop.reports import Reports
+
+if TYPE_CHECKING:
+    from kunren.data.wrappers.source_losses import SourceLosses
 
 
 @final
@@ -24,16 +27,21 @@ class LossMeter:
         self._empty_steps = 0  # of these, steps whose window held no label
         self._total = 0.0  # the sum over all steps up to the last log
         self._total_steps = 0
+        self._window: list[torch.Tensor] = []
         self.last_loss: torch.Tensor | None = None
         self.by_source: SourceLosses | None = None  # of a run of several training sets
+        self.reports = Reports()
 
     @property
     def has_news(self) -> bool:
         return self._steps > 0
 
+    def hold(self, losses: list[torch.Tensor]) -> None:
+        """The losses of a window, which count once its step is done."""
+        self._window, self.last_loss = losses, losses[-1]
+
     def add(self, loss: torch.Tensor) -> None:
         """Add one micro-batch's share of its window's loss."""
-        self.last_loss = loss
         if self.hides_non_finite:
             # What transformers does by default: the mean so far stands in for a loss that is not finite.
             loss = torch.where(torch.isfinite(loss), loss, self._sum / (1 + self._steps))
@@ -43,6 +51,10 @@ class LossMeter:
 
     def end_step(self, is_empty: bool) -> None:
         """Count one optimizer step; one without any label says nothing about the loss."""
+        for loss in self._window:
+            self.add(loss)
+        self._window = []
+        self.reports.keep()
         self._steps += 1
         self._empty_steps += is_empty
         self._total_steps += not is_empty
@@ -58,7 +70,7 @@ class LossMeter:
         if gradient_norm is not None:
             logs["grad_norm"] = float(gradient_norm)
         logs["learning_rate"] = learning_rate
-        return logs
+        return logs | self.reports.take(engine)
 
     def _take(self, engine: Backend) -> float:
         total = float(engine.mean(self._sum))
@@ -83,6 +95,7 @@ class LossMeter:
             "total": self._total,
             "total_steps": self._total_steps,
             "by_source": self.by_source.state_dict() if self.by_source is not None else {},
+            "reports": self.reports.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -94,6 +107,7 @@ class LossMeter:
         self._total, self._total_steps = number(state["total"]), state["total_steps"]
         if self.by_source is not None:
             self.by_source.load_state_dict(state.get("by_source", {}))
+        self.reports.load_state_dict(state.get("reports", {}))
 
 
 def speed_metrics(

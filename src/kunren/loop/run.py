@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
@@ -14,10 +14,15 @@ from kunren.base.state import TrainerControl, TrainerState
 from kunren.data.reader import BatchReader
 from kunren.data.windows import GetBatches, Window, windows
 from kunren.engine import Backend
-from kunren.loop.guards.non_finite import NonFiniteGuard
+from kunren.loop.account import StepAccount
 from kunren.loop.meter import LossMeter
+from kunren.loop.reports import Reports
 from kunren.loop.requests import Requests
+from kunren.loop.stage import BETWEEN_STEPS
 from kunren.plan import Cursor, Plan
+
+if TYPE_CHECKING:
+    from kunren.loop.guards.non_finite import NonFiniteGuard
 
 
 class Fire(Protocol):
@@ -29,7 +34,13 @@ class Fire(Protocol):
 class TrainHooks(Protocol):
     """What the loop asks of the object that may be subclassed: Python finds the user's override."""
 
+    account: StepAccount
+    reports: Reports
+    hears_micro_batches: bool  # whether a callback follows them one by one
+
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None, /) -> torch.Tensor: ...
+
+    def report(self, values: Mapping[str, Any] | None = None, /, **named: Any) -> None: ...
 
     def log_in_training(self, logs: dict[str, Any], start_time: float | None = None, /) -> None: ...
 
@@ -59,10 +70,12 @@ class Run:
     reader: BatchReader
     get_batches: GetBatches
     fire: Fire
+    handles_any: Callable[[tuple[str, ...]], bool]
     save_at_new_best: bool = False
     saves_at_the_end: bool = False
     steps_scheduler: bool = True  # False for schedulers that wait for a metric
     start_time: float = 0.0
+    stage: str = BETWEEN_STEPS
     first_step: int = 0  # the global step this process started from
     first_tokens: int = 0  # and the tokens seen until then
     learning_rate: float = 0.0

@@ -5,17 +5,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
 
 from kunren.base.nested import map_tensors
 from kunren.engine import Backend
+from kunren.loop.account import StepAccount
+from kunren.loop.reports import Reports, loss_alone
 from kunren.losses.counting import counted_labels, is_zero
-from kunren.losses.functions.binding import NamedLoss
-from kunren.losses.smoothing import LabelSmoother
 from kunren.losses.weighting import LossScale, weighted, without_trace
+
+if TYPE_CHECKING:
+    from kunren.losses.functions.binding import NamedLoss
+    from kunren.losses.smoothing import LabelSmoother
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +39,13 @@ class StepHooks(Protocol):
     current_gradient_accumulation_steps: int  # micro-batches in the window at hand
     window_is_empty: bool  # no label of the window counts
     can_return_loss: bool
+    account: StepAccount
+    reports: Reports
+    hears_micro_batches: bool
+
+    def fire(self, event: str, **details: Any) -> None: ...
+
+    def report(self, values: Mapping[str, Any] | None = None, /, **named: Any) -> None: ...
 
     def _prepare_inputs(self, inputs: Any, /) -> Any: ...
 
@@ -59,19 +70,47 @@ def training_step(do: StepHooks, model: nn.Module, inputs: Any, num_items_in_bat
         counted = counted_labels(inputs, do.shifts_labels, do.label_names, do.ignored_label)
     if do.window_is_empty or is_zero(counted):
         return _skipped(do)
+    account = do.account
+    if account.is_detailed:
+        account.mark("other")
     inputs = do._prepare_inputs(inputs)
+    if account.is_detailed:
+        account.mark("transfer")
     if window > 1 and do.loss_scale.uses_count is None and num_items_in_batch is not None:
         _learn_scale(do, model, inputs, num_items_in_batch)
+    loss = _share_of_loss(do, model, inputs, num_items_in_batch, window, counted)
+    if account.is_detailed:
+        account.mark("forward")
+    if do.hears_micro_batches:
+        _tell(do, "on_before_backward", loss)
+    do.engine.backward(loss)
+    if account.is_detailed:
+        account.mark("backward")
+    detached: torch.Tensor = loss.detach()
+    if do.hears_micro_batches:
+        _tell(do, "on_after_backward", detached)
+    return detached
+
+
+def _share_of_loss(
+    do: StepHooks, model: nn.Module, inputs: Any, num_items_in_batch: Any, window: int, counted: Any
+) -> torch.Tensor:
+    """The loss of a micro-batch, weighted by its share in a window that has several."""
     handed = num_items_in_batch
     if counted is not None and do.loss_scale.takes_own_count:
         handed = torch.as_tensor(counted) if isinstance(num_items_in_batch, torch.Tensor) else counted
+    do.reports.share = 1 / window if counted is None else (counted, num_items_in_batch)
     with do.compute_loss_context_manager():
-        loss = checked(do.compute_loss(model, inputs, num_items_in_batch=handed))
+        loss = checked(loss_alone(do, do.compute_loss(model, inputs, num_items_in_batch=handed)))
     if window > 1 and not do.loss_scale.uses_count:
         loss = loss / window if counted is None else weighted(loss, counted, num_items_in_batch)
-    do.engine.backward(loss)
-    detached: torch.Tensor = loss.detach()
-    return detached
+    return loss
+
+
+def _tell(do: StepHooks, event: str, loss: torch.Tensor) -> None:
+    do.fire(event, loss=loss)
+    if do.account.is_detailed:
+        do.account.mark("callbacks")
 
 
 def _learn_scale(do: StepHooks, model: nn.Module, inputs: Any, count: Any) -> None:
@@ -80,7 +119,9 @@ def _learn_scale(do: StepHooks, model: nn.Module, inputs: Any, count: Any) -> No
     def loss_of(count: Any) -> float:
         copy = getattr(inputs, "copy", None)  # an override may take the labels out
         with without_trace(model), do.silenced(), do.compute_loss_context_manager():
-            loss = do.compute_loss(model, copy() if callable(copy) else inputs, num_items_in_batch=count)
+            loss = loss_alone(
+                do, do.compute_loss(model, copy() if callable(copy) else inputs, num_items_in_batch=count)
+            )
         return float(checked(loss).detach())
 
     assumed = do.model_accepts_loss_kwargs or do.compute_loss_func is not None

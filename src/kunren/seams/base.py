@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,11 +14,15 @@ from kunren.arguments import TrainingArguments
 from kunren.base.state import TrainerControl, TrainerState
 from kunren.callbacks import CallbackHandler
 from kunren.engine import Backend
+from kunren.loop.account import StepAccount
+from kunren.loop.reports import Reports
 from kunren.loop.run import Run
-from kunren.losses.functions.binding import NamedLoss
-from kunren.losses.smoothing import LabelSmoother
 from kunren.losses.weighting import LossScale
 from kunren.model.signature import Signature
+
+if TYPE_CHECKING:
+    from kunren.losses.functions.binding import NamedLoss
+    from kunren.losses.smoothing import LabelSmoother
 
 
 class Seams:
@@ -57,6 +61,10 @@ class Seams:
     window_is_empty: bool
     is_in_train: bool
     current_flos: float
+    _tokens_seen: int  # by this process, padding included; 0 where inputs are no tokens
+    account: StepAccount
+    reports: Reports
+    hears_micro_batches: bool
 
     _signature_columns: list[str] | None
     _train_batch_size: int
@@ -94,6 +102,7 @@ class Seams:
 
     def log_in_training(self, logs: dict[str, Any], start_time: float | None = None) -> None:
         """`log`, for what the loop has measured since it logged last."""
+        self.take_account()
         self.log(logs, start_time)
         self._globalstep_last_logged = self.state.global_step
 
@@ -112,6 +121,10 @@ class Seams:
         ) -> Any: ...
 
         def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None: ...
+
+        def take_account(self) -> None: ...
+
+        def report(self, values: Mapping[str, Any] | None = None, /, **named: Any) -> None: ...
 
         def store_flos(self) -> None: ...
 

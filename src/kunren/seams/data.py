@@ -10,7 +10,6 @@ from torch.utils.data import DataLoader, Sampler, SequentialSampler
 
 from kunren.base.nested import to_device
 from kunren.data.batching.choose import check_order, training_order
-from kunren.data.batching.packed import packing_collator, packing_for
 from kunren.data.columns import ColumnFilter, drop_unused, is_column_dataset, signature_columns
 from kunren.data.loaders import build_loader, examples_in, has_length, is_stream
 from kunren.data.wrappers.mixture import Mixture, mix_sets
@@ -25,6 +24,7 @@ class DataSeams(Seams):
 
     _eval_dataloaders: dict[int, tuple[Any, DataLoader[Any]]]
     _counts_work: bool
+    _counts_tokens: bool
     _hands_out_count: bool
     _operations_per_token: int
 
@@ -90,6 +90,8 @@ class DataSeams(Seams):
         elif not (isinstance(dataset, Mixture) and dataset.has_columns_only):
             collator = self._get_collator_with_removed_columns(collator, description)
         if is_training and self.args.batching == "packed":
+            from kunren.data.batching.packed import packing_collator, packing_for
+
             collator = packing_collator(collator, packing_for(self.model, self.label_names))
         return build_loader(self.args, dataset, collator, batch_size, sampler, is_training)
 
@@ -163,6 +165,8 @@ class DataSeams(Seams):
         seen = str(self.args.include_num_input_tokens_seen)
         for batch in batches:
             self.current_flos += float(self.floating_point_ops(batch))
+            if self._counts_tokens:
+                self._tokens_seen += tokens_in(batch, self.main_input_name)
             if seen == "non_padding":
                 pad = getattr(self.processing_class, "pad_token_id", None)
                 self.state.num_input_tokens_seen += real_tokens_in(batch, self.main_input_name, pad)
@@ -179,6 +183,7 @@ class DataSeams(Seams):
         overridden = type(self).floating_point_ops is not DataSeams.floating_point_ops
         wants_tokens = str(self.args.include_num_input_tokens_seen) != "no"
         self._counts_work = overridden or wants_tokens or self._operations_per_token > 0
+        self._counts_tokens, self._tokens_seen = self.main_input_name == "input_ids", 0
 
     def _prepare_input(self, data: Any) -> Any:
         """Move tensors, and tensors in containers, to the device."""

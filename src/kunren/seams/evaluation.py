@@ -12,13 +12,11 @@ from torch import nn
 
 from kunren.base.random_state import preserved
 from kunren.base.types import EvalLoopOutput, PredictionOutput
-from kunren.callbacks import EarlyStoppingCallback
 from kunren.checkpoint.best import MetricNotFoundError, is_better, metric_value
 from kunren.data.loaders import batches_in, has_length, is_stream
-from kunren.loop.evaluate import evaluated_in, evaluation_loop
 from kunren.loop.meter import speed_metrics
 from kunren.loop.step import prediction_step
-from kunren.metrics import is_metric_object
+from kunren.metrics.metric_object import is_metric_object
 from kunren.seams.base import Seams
 from kunren.seams.data import DataSeams
 from kunren.seams.optimization import OptimizationSeams
@@ -94,6 +92,8 @@ class EvaluationSeams(DataSeams, OptimizationSeams, Seams):
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
         """One pass over `dataloader`. Random generators and module modes are left as they were."""
+        from kunren.loop.evaluate import evaluated_in, evaluation_loop
+
         loss_only = prediction_loss_only if prediction_loss_only is not None else self.args.prediction_loss_only
         if ignore_keys is None:
             config = getattr(self.model, "config", None)
@@ -151,6 +151,8 @@ class EvaluationSeams(DataSeams, OptimizationSeams, Seams):
 
         A wrong name would otherwise show after the first long evaluation. ValueError lists the choices.
         """
+        from kunren.callbacks.early_stopping import EarlyStoppingCallback
+
         name = self.args.metric_for_best_model
         watched = self.args.load_best_model_at_end or self.args.save_strategy == "best"
         watched = watched or any(isinstance(one, EarlyStoppingCallback) for one in self.callback_handler.callbacks)

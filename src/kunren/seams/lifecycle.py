@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,19 +17,13 @@ from kunren.base.types import TrainOutput
 from kunren.checkpoint import layout, parts
 from kunren.checkpoint.lock import RunLock
 from kunren.checkpoint.store import clean_leftovers
-from kunren.data.batching.packed import packing_for
-from kunren.data.batching.packed_model import pack_model
 from kunren.data.loaders import batches_in, examples_in
 from kunren.data.reader import BatchReader
 from kunren.data.wrappers.bad_samples import limit_of
-from kunren.data.wrappers.source_losses import follow_sources
-from kunren.loop.guards.non_finite import guard_for
 from kunren.loop.meter import LossMeter, speed_metrics
 from kunren.loop.requests import Requests
 from kunren.loop.run import Run
 from kunren.losses.counting import counted_labels
-from kunren.losses.functions.chunked_loss import defer_logits
-from kunren.model.features import activation_checkpointing, compilation, embedding_noise, liger_kernels
 from kunren.optim.schedule import waits_for_metric
 from kunren.plan import Cursor, Plan, make_plan
 from kunren.seams.resuming import check_arguments, read_cursor
@@ -80,26 +75,43 @@ def prepare_run(trainer: Trainer, resume_from_checkpoint: str | bool | None) -> 
         reader=BatchReader(loader, trainer.data_seed, limit_of(args)),
         get_batches=trainer._get_batches,
         fire=trainer.fire,
+        handles_any=trainer.callback_handler.handles_any,
         save_at_new_best=args.save_strategy == "best",
         saves_at_the_end=args.save_strategy not in ("no", "best"),
         steps_scheduler=not waits_for_metric(trainer.lr_scheduler),
         cursor=plan.start,
-        guard=guard_for(args, trainer.state.logging_steps),
     )
-    counting = (trainer.shifts_labels, trainer.label_names, trainer.ignored_label)
-    run.meter.leaves_out_non_finite = args.nonfinite in ("skip", "rollback")
-    follow_sources(run, lambda batch: counted_labels(batch, *counting))
+    trainer.reports = run.meter.reports
+    _watch_losses(trainer, run)
     if checkpoint is not None:
         _resume(trainer, run, checkpoint)
     if saves:
         run.requests = Requests(trainer.run_folder(), args.save_minutes, args.max_minutes)
         trainer._undo.append(run.requests.listen())
     run.first_step, run.first_tokens = run.state.global_step, run.state.num_input_tokens_seen
+    trainer.start_account()
     _show_to_callbacks(trainer, loader)
+    if checkpoint is not None:
+        trainer.fire("on_checkpoint_loaded", checkpoint=checkpoint)
     trainer.engine.zero_gradients()  # what a broken-off run, or anybody else, has left behind
     trainer.model.train()
     trainer.switch_optimizer("train")
     return run
+
+
+def _watch_losses(trainer: Trainer, run: Run) -> None:
+    """What is done about those that are not finite, and the loss of each of several training sets."""
+    args = trainer.args
+    run.meter.leaves_out_non_finite = args.nonfinite in ("skip", "rollback")
+    if args.nonfinite != "warn":  # where a word in the log is enough
+        from kunren.loop.guards.non_finite import NonFiniteGuard
+
+        run.guard = NonFiniteGuard(args.nonfinite, args.nonfinite_limit, max(1, trainer.state.logging_steps))
+    if isinstance(trainer.train_dataset, Mapping):
+        from kunren.data.wrappers.source_losses import follow_sources
+
+        counting = (trainer.shifts_labels, trainer.label_names, trainer.ignored_label)
+        follow_sources(run, lambda batch: counted_labels(batch, *counting))
 
 
 def _claim_folder(trainer: Trainer) -> None:
@@ -180,21 +192,36 @@ def switch_features_on(trainer: Trainer) -> None:
     if config is not None and hasattr(config, "use_cache"):
         config.use_cache = args.use_cache  # keys and values of past tokens are of no use in training
     if args.use_liger_kernel:
+        from kunren.model.features import liger_kernels
+
         liger_kernels.use_liger_kernels(model, trainer.engine.device, args.liger_kernel_config)
     if args.gradient_checkpointing:
+        from kunren.model.features import activation_checkpointing
+
         options: Any = args.gradient_checkpointing_kwargs
         activation_checkpointing.enable_activation_checkpointing(model, options)
     if args.batching == "packed":
+        from kunren.data.batching.packed import packing_for
+        from kunren.data.batching.packed_model import pack_model
+
         trainer._undo.append(pack_model(model, packing_for(model, trainer.label_names)))
     if args.neftune_noise_alpha is not None:
+        from kunren.model.features import embedding_noise
+
         trainer._undo.append(embedding_noise.add_embedding_noise(model, args.neftune_noise_alpha))
-    trainer._undo.append(defer_logits(model, args, training=True))
+    if args.chunked_loss != "off":
+        from kunren.losses.functions.chunked_loss import defer_logits
+
+        trainer._undo.append(defer_logits(model, args, training=True))
 
 
 def _compiled(trainer: Trainer) -> nn.Module:
     args = trainer.args
     if not args.torch_compile:
         return trainer.model
+
+    from kunren.model.features import compilation
+
     return compilation.compiled(trainer.model, args.torch_compile_backend, args.torch_compile_mode)
 
 
@@ -235,6 +262,7 @@ def finish_run(trainer: Trainer, run: Run) -> TrainOutput:
     trainer.store_flos()
     metrics["total_flos"] = state.total_flos
     metrics["train_loss"] = run.meter.mean_of_all(run.engine)
+    trainer.take_account()
     trainer.log(metrics)
     run.reader.bad_samples.report()
     trainer._saver.wait()
@@ -251,6 +279,18 @@ def finish_run(trainer: Trainer, run: Run) -> TrainOutput:
     trainer.fire("on_train_end")
     trainer.callback_handler.train_dataloader = None
     return TrainOutput(state.global_step, metrics["train_loss"], metrics)
+
+
+def leave_report(trainer: Trainer) -> None:
+    """Write the run report, which shows how the run ended. Never raises."""
+    if not (trainer.args.run_report and trainer.is_world_process_zero()):
+        return
+    try:
+        from kunren.report.write import write_report  # nobody needs it before
+
+        write_report(trainer.run_folder())
+    except Exception as error:
+        logger.warning("The run report could not be written: %s: %s", type(error).__name__, str(error))
 
 
 def _planned_samples(trainer: Trainer, plan: Plan) -> float:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from kunren.optim.groups.divide import divided
-from kunren.optim.groups.table import ParameterGroupTable, table_of
 from kunren.optim.parameter_groups import build_groups, count_decay_parameters, decay_parameter_names
 from kunren.optim.registry import get_optimizer_cls_and_kwargs
 from kunren.optim.schedule import get_scheduler, waits_for_metric
 from kunren.seams.base import Seams
+
+if TYPE_CHECKING:
+    from kunren.optim.groups.table import ParameterGroupTable
 
 logger = logging.getLogger(__name__)
 
@@ -105,6 +107,8 @@ class OptimizationSeams(Seams):
 
     def describe_parameter_groups(self) -> ParameterGroupTable:
         """Whose weights are in which group, at what rate and decay: `print` shows a table."""
+        from kunren.optim.groups.table import table_of
+
         made, merged = self.optimizer, self._merged_decay_parameters
         try:
             self.create_optimizer()

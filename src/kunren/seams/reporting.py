@@ -9,12 +9,17 @@ from typing import Any
 
 from kunren.base.strict_json import read_json, write_json
 from kunren.checkpoint.layout import TRAINER_STATE_NAME
+from kunren.loop.account import StepAccount
 from kunren.loop.meter import speed_metrics
 from kunren.seams.base import Seams
 
 
 class ReportingSeams(Seams):
     """Override `log` to add to what is logged; it is called with every dict that goes to the callbacks."""
+
+    _account: dict[str, Any] | None  # of the steps that the next log is about
+    _accounted: tuple[float, float, float]  # what of `_work_done` the accounts so far have covered
+    _peak_operations: float | None  # a second, of one device
 
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
         """Add epoch and step to `logs`, keep them in the history and hand them to the callbacks."""
@@ -28,7 +33,35 @@ class ReportingSeams(Seams):
                 here = self.state.num_input_tokens_seen - self._run.first_tokens
                 logs.update(speed_metrics("train", start_time, num_tokens=here))
         self.state.log_history.append({**logs, "step": self.state.global_step})
-        self.fire("on_log", logs=logs)
+        account, self._account = self._account, None
+        self.fire("on_log", logs=logs, account=account)
+
+    def take_account(self) -> None:
+        """Close the account of the steps since the last one; it goes to the callbacks with the log that comes next."""
+        run = self._run
+        if run is None or self._is_silent:
+            return
+        before = self._accounted
+        self._accounted = now = self._work_done()
+        steps, tokens, operations = (after - earlier for after, earlier in zip(now, before, strict=True))
+        samples = round(steps * run.plan.examples_per_step)
+        self._account = self.account.take(samples, int(tokens), operations, self._peak_operations)
+
+    def start_account(self) -> None:
+        """Count from here on, in a run that begins or goes on."""
+        self.account, self._account = StepAccount(self.engine.device), None
+        self._accounted = self._work_done()
+        tflops, engine = self.args.peak_tflops, self.engine
+        self._peak_operations = None if tflops is None else tflops * 1e12
+        if tflops is None and engine.device.type == "cuda":
+            from kunren.engine.backends.peaks import number_format, peak_operations  # a table of GPUs
+
+            number = number_format(self.model, engine.autocast_dtype)
+            self._peak_operations = peak_operations(engine.device, number)
+
+    def _work_done(self) -> tuple[float, float, float]:
+        """Steps, tokens and operations of the run so far."""
+        return self.state.global_step, self._tokens_seen, self.state.total_flos + self.current_flos
 
     def store_flos(self) -> None:
         """Move the operations counted since the last call into the state."""

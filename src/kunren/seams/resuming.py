@@ -10,7 +10,6 @@ from typing import Any, final
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from kunren.arguments import changes
 from kunren.base.state import TrainerState
 from kunren.checkpoint import parts
 from kunren.checkpoint.layout import OPTIMIZER_NAME, OPTIMIZER_NAME_BIN, TRAINING_ARGS_NAME
@@ -50,6 +49,8 @@ def _cursor_by_steps(steps_done: int, batches_per_epoch: int | None, accumulatio
 
 def check_arguments(trainer: Any, checkpoint: Path, cursor: Cursor) -> None:
     """Report the arguments that differ from the checkpoint's; ValueError for those it cannot go on with."""
+    from kunren.arguments import changes
+
     found = changes.compare(
         parts.load_training_args(checkpoint),
         parts.plain(trainer.args.to_dict(), TRAINING_ARGS_NAME, unknown=repr),

@@ -95,6 +95,11 @@ class SavingSeams(Seams):
             logger.error("The checkpoint of step %d could not be saved: %s", self.state.global_step, problem)
         return self.state.global_step in self._saved_steps
 
+    def has_saved(self, step: int) -> bool:
+        """Whether this run has a whole checkpoint of that step."""
+        self._saver.wait()
+        return step in self._saved_steps
+
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         folder = checkpoint_path(self._get_output_dir(trial), self.state.global_step)
         self.store_flos()

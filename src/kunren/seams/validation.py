@@ -22,7 +22,7 @@ from kunren.arguments.later import refuse_what_comes_later
 from kunren.base.names import did_you_mean
 from kunren.data.loaders import has_length
 from kunren.data.wrappers.mixture import check_mixture
-from kunren.metrics import check_names, is_metric_object
+from kunren.metrics.metric_object import is_metric_object
 from kunren.optim.groups.divide import refuse_given_optimizer
 from kunren.seams.data import DataSeams
 
@@ -120,7 +120,10 @@ def check_construction(trainer: Any, model: nn.Module | None) -> None:
         )
     if trainer.lr_scheduler is not None and trainer.optimizer is None:
         raise ValueError("optimizers=(None, scheduler): a scheduler drives the optimizer it was made with; give both.")
-    check_names(args.metrics, args.prediction_loss_only)
+    if args.metrics:
+        from kunren.metrics.names import check_names
+
+        check_names(args.metrics, args.prediction_loss_only)
     is_function = trainer.compute_metrics is not None and not is_metric_object(trainer.compute_metrics)
     if args.batch_eval_metrics and is_function:
         parameters = inspect.signature(trainer.compute_metrics).parameters

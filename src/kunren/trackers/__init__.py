@@ -1,7 +1,32 @@
 """Trackers: where runs are reported to. A catalogue, one file for each, behind a guard that lets none end a run."""
 
-from kunren.trackers.callback import TrackerCallback, end_trackers
-from kunren.trackers.registry import reporters
-from kunren.trackers.tracker import TrackedRun, Tracker
+from __future__ import annotations
 
-__all__ = ["TrackedRun", "Tracker", "TrackerCallback", "end_trackers", "reporters"]
+from typing import TYPE_CHECKING, Any
+
+from kunren.base.registry import resolve
+
+# Imported when they are asked for: most runs are reported to no tracker.
+_HOMES = {
+    "TrackedRun": "tracker",
+    "Tracker": "tracker",
+    "TrackerCallback": "callback",
+    "begin_trackers": "callback",
+    "reporters": "registry",
+}
+
+__all__ = [*_HOMES]
+
+if TYPE_CHECKING:
+    from kunren.trackers.callback import TrackerCallback as TrackerCallback
+    from kunren.trackers.callback import begin_trackers as begin_trackers
+    from kunren.trackers.registry import reporters as reporters
+    from kunren.trackers.tracker import TrackedRun as TrackedRun
+    from kunren.trackers.tracker import Tracker as Tracker
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = resolve(f"{__name__}.{_HOMES[name]}:{name}")
+    return value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from kunren.base.random_state import preserved
 from kunren.base.state import TrainerControl, TrainerState
 from kunren.callbacks.callback import ExportableState, TrainerCallback
 from kunren.trackers.guard import Guard
+from kunren.trackers.run_events import RunEventsCallback
 from kunren.trackers.tracker import Outcome, TrackedRun, Tracker, describe, plain_values
 
 
@@ -139,8 +141,16 @@ class TrackerCallback(TrainerCallback, ExportableState):
             self.close("finished" if not self._is_training else "failed")
 
 
+def begin_trackers(trainer: Any) -> Callable[[], None]:
+    """`train()` is entered; returns what to call when it is left, however: it closes the runs of all trackers."""
+    for callback in trainer.callback_handler.callbacks:
+        if isinstance(callback, RunEventsCallback):
+            callback.begin_training()
+    return partial(end_trackers, trainer)
+
+
 def end_trackers(trainer: Any) -> None:
     """Close the runs of all trackers, whatever has happened; for the `finally` of a training."""
     for callback in trainer.callback_handler.callbacks:
-        if isinstance(callback, TrackerCallback):
+        if isinstance(callback, (TrackerCallback, RunEventsCallback)):
             callback.end_training(trainer.was_interrupted)

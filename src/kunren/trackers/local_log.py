@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from kunren.base.json_lines import read_local_log as read_local_log  # where `kunren report` finds it without torch
 from kunren.base.state import TrainerControl, TrainerState
 from kunren.base.strict_json import to_jsonable
 from kunren.callbacks.callback import TrainerCallback
@@ -33,10 +34,12 @@ class LocalLogCallback(TrainerCallback):
         state: TrainerState,
         control: TrainerControl,
         logs: dict[str, Any] | None = None,
+        account: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         if state.is_world_process_zero and not self._has_failed:
-            self._append(self._folder or Path(args.output_dir), state, {**(logs or {})})
+            of_speed = {} if account is None else {"account": account}
+            self._append(self._folder or Path(args.output_dir), state, {**(logs or {}), **of_speed})
 
     def on_predict(
         self, args: Any, state: TrainerState, control: TrainerControl, metrics: dict[str, Any], **kwargs: Any
@@ -58,20 +61,3 @@ class LocalLogCallback(TrainerCallback):
                 type(error).__name__,
                 error,
             )
-
-
-def read_local_log(path: str | Path) -> list[dict[str, Any]]:
-    """The lines of a `metrics.jsonl` that stand: where a run was resumed, or begun again, what it overtook is left out.
-
-    A line that a kill has cut off is skipped.
-    """
-    entries: list[dict[str, Any]] = []
-    for line in Path(path).read_text(encoding="utf-8").splitlines():
-        try:
-            entry = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        if entries and entry["step"] < entries[-1]["step"]:
-            entries = [earlier for earlier in entries if earlier["step"] < entry["step"]]
-        entries.append(entry)
-    return entries

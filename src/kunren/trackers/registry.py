@@ -11,13 +11,17 @@ from typing import Any
 from kunren.base.names import did_you_mean
 from kunren.base.registry import resolve
 from kunren.trackers.local_log import LocalLogCallback
+from kunren.trackers.run_events import RunEventsCallback
 
 logger = logging.getLogger(__name__)
 
 _CALLBACKS = {
+    "clearml": "kunren.trackers.clearml:ClearMLCallback",
     "codecarbon": "kunren.trackers.codecarbon:CodeCarbonCallback",
+    "comet_ml": "kunren.trackers.comet:CometCallback",
     "dvclive": "kunren.trackers.dvclive:DVCLiveCallback",
     "mlflow": "kunren.trackers.mlflow:MLflowCallback",
+    "neptune": "kunren.trackers.neptune:NeptuneCallback",
     "swanlab": "kunren.trackers.swanlab:SwanLabCallback",
     "tensorboard": "kunren.trackers.tensorboard:TensorBoardCallback",
     "trackio": "kunren.trackers.trackio:TrackioCallback",
@@ -25,13 +29,8 @@ _CALLBACKS = {
 }
 _MODULES = {"tensorboard": ("tensorboard", "tensorboardX")}  # any of them; the others' are called like the tracker
 
-# Bound to a server, which reads what another tracker, or the output folder, has; or without a callback of kunren's.
-_OWN_CALLBACK = "pass a callback of your own (see docs/trackers.md), or read metrics.jsonl in the output folder"
+# Bound to a server, which reads what another tracker, or the output folder, has.
 _ELSEWHERE = {
-    "clearml": f"kunren has no callback for ClearML yet: {_OWN_CALLBACK}",
-    "comet_ml": f"kunren has no callback for Comet yet: {_OWN_CALLBACK}",
-    "neptune": "the hosted service of Neptune closed on 5 March 2026, so there is nowhere to send a run: choose "
-    "another tracker (for example `pip install trackio`)",
     "azure_ml": "Azure ML reads MLflow: `pip install mlflow azureml-mlflow`, report_to='mlflow' (on Azure's machines "
     "the address is set; elsewhere set MLFLOW_TRACKING_URI to the workspace's)",
     "dagshub": "DagsHub reads MLflow: `pip install mlflow dagshub`, call dagshub.init(...) before training, which sets "
@@ -79,4 +78,5 @@ def reporters(args: Any, callbacks: Iterable[Any]) -> list[Any]:
     """The local log and the trackers of `args.report_to`, but those that are among the given callbacks already."""
     kinds: list[Any] = [resolve(_CALLBACKS[name]) for name in tracker_names(args.report_to)]
     given = [callback if isinstance(callback, type) else type(callback) for callback in callbacks]
-    return [LocalLogCallback(), *(kind() for kind in kinds if not any(issubclass(one, kind) for one in given))]
+    missing = [kind() for kind in kinds if not any(issubclass(one, kind) for one in given)]
+    return [LocalLogCallback(), RunEventsCallback(), *missing]

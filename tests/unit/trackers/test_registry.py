@@ -19,6 +19,7 @@ import kunren
 from kunren.base.registry import resolve
 from kunren.trackers import TrackerCallback, registry
 from kunren.trackers.local_log import LocalLogCallback
+from kunren.trackers.run_events import RunEventsCallback
 from kunren.trackers.tensorboard import TensorBoardCallback
 
 FACTS = Path(__file__).parents[4] / "shared" / "docs" / "api_facts.json"
@@ -87,7 +88,8 @@ def test_every_callback_has_the_name_that_transformers_gives_it() -> None:
 def test_callbacks_are_in_the_order_of_transformers(tmp_path: Path) -> None:
     trainer = trainer_for(tmp_path, "none", callbacks=[kunren.TrainerCallback()])
     kinds = [type(one) for one in trainer.callback_handler.callbacks]
-    assert kinds == [kunren.DefaultFlowCallback, LocalLogCallback, kunren.TrainerCallback, kunren.PrinterCallback]
+    own = [kunren.DefaultFlowCallback, LocalLogCallback, RunEventsCallback]
+    assert kinds == [*own, kunren.TrainerCallback, kunren.PrinterCallback]
 
 
 def test_nothing_is_imported_that_was_not_asked_for() -> None:

@@ -1,8 +1,8 @@
 """Gradients that are not finite: the update is dropped, and what is done then is the user's choice.
 
 "skip" goes on with the next batch; "rollback" goes back to the last good weights and moments before that; "raise" ends
-the run, with a checkpoint where checkpoints are saved. Several in a row end it in any case, with the step, the batches
-and the first module whose output was not finite.
+the run, as any error does: with a checkpoint where checkpoints are saved. Several in a row end it in any case, with the
+step, the batches and the first module whose output was not finite.
 
 The gradients are looked at by their norm, which the loop has anyway. Reading it costs a wait on a device other than the
 CPU; with a fused optimizer under "skip" nothing waits: the kernel itself drops the update, and the count is read with
@@ -20,6 +20,7 @@ from torch import nn
 
 from kunren.base.nested import batch_size_of
 from kunren.base.random_state import preserved
+from kunren.loop.stage import IN_WINDOW
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +70,7 @@ class NonFiniteGuard:
         if scaled:
             run.engine.step(run.optimizer)  # drops it as well; the scaler has to know that the step is over
         self._buffers.restore()
+        run.fire("on_nonfinite", action=self.policy, grad_norm=float(norm), step=run.state.global_step + 1)
         run.optimizer._opt_called = True  # or torch's schedules warn, of a first step that was dropped
         step = run.state.global_step + 1
         if self.policy == "raise" or self._in_a_row >= self.limit:
@@ -83,12 +85,10 @@ class NonFiniteGuard:
 
     def _stop(self, run: Any, do: Any, window: Any) -> None:
         run.engine.zero_gradients()
+        run.stage = IN_WINDOW  # there is no update: the weights are whole
         reason = describe(run, do, window)
         self._buffers.restore()  # it has computed the batch once more
         many = f"{self._in_a_row} steps in a row" if self._in_a_row > 1 else f"step {run.state.global_step + 1}"
-        healthy = all(map(_is_finite, run.model.parameters()))  # otherwise the last checkpoint is better than this
-        if run.saves_at_the_end and run.state.global_step > 0 and healthy:
-            do.save_in_training()
         raise NonFiniteError(
             f"The gradients of {many} are not finite. {reason} The weights are those after step "
             f"{run.state.global_step}. A lower learning_rate, max_grad_norm or bf16=True in place of fp16=True are the "
@@ -127,6 +127,7 @@ class NonFiniteGuard:
         self._on_device[0] = 0
         self.dropped += dropped
         if dropped:
+            run.fire("on_nonfinite", action="skip", dropped=dropped, step=run.state.global_step)
             logger.warning("%d updates up to step %d were dropped: not finite.", dropped, run.state.global_step)
         if in_a_row >= self.limit:
             raise NonFiniteError(
@@ -137,13 +138,6 @@ class NonFiniteGuard:
 
 def _is_finite(tensor: torch.Tensor) -> bool:
     return bool(torch.isfinite(tensor).all())
-
-
-def guard_for(args: Any, logging_steps: int) -> NonFiniteGuard | None:
-    """The guard that the arguments ask for; none where a word in the log is enough."""
-    if args.nonfinite == "warn":
-        return None
-    return NonFiniteGuard(args.nonfinite, args.nonfinite_limit, max(1, logging_steps))
 
 
 @final

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 import torch
 
 from kunren.base.nested import batch_size_of
-from kunren.data.batching.packed import packed_part, packed_rows, without_packing
 from kunren.losses.counting import counted_labels
 
 logger = logging.getLogger(__name__)
@@ -59,6 +58,7 @@ def _may_split(run: Any) -> bool:
 def _begin_again(run: Any, do: Any, rows: int) -> None:
     run.engine.zero_gradients()
     free_memory(run.engine.device)
+    run.fire("on_out_of_memory", rows=-(-rows // run.pieces), stage="training")
     logger.warning(
         "Out of memory at step %d with %d examples in a micro-batch: it is computed in %d pieces from here on. The "
         "update stays the same. A smaller per_device_train_batch_size with more gradient_accumulation_steps saves the "
@@ -87,9 +87,10 @@ def _explain(error: BaseException, smallest: str) -> None:
 class PiecesThatFit:
     """Evaluation's own: batches that are too large are predicted in pieces, each as a batch of its own."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, fire: Callable[..., None]) -> None:
         self.device = device
         self.rows: int | None = None  # in the largest piece to try
+        self._fire = fire
 
     def predict(self, predict: Callable[[Any, bool], None], batch: Any, is_last: bool, done: Callable[[], int]) -> None:
         """`predict(piece, whether it is the last)` for the pieces of a batch, in order.
@@ -107,6 +108,7 @@ class PiecesThatFit:
                 return
             self.rows = rows // 2
             free_memory(self.device)
+            self._fire("on_out_of_memory", rows=self.rows, stage="evaluation")
             logger.warning(
                 "Out of memory in evaluation with %d examples in a batch: going on with %d at a time. A smaller "
                 "per_device_eval_batch_size saves the failed attempt; training is not concerned.",
@@ -143,6 +145,8 @@ def _shares(do: Any, parts: list[Any]) -> list[float]:
 
 def split_rows(batch: Any, pieces: int) -> Iterator[Any]:
     """`batch` in pieces of nearly the same number of rows; what has no row for each example goes with each."""
+    from kunren.data.batching.packed import packed_part, packed_rows, without_packing
+
     rows = _rows_in(batch)
     pieces = min(pieces, rows)
     bounds = [rows * index // pieces for index in range(pieces + 1)]
@@ -152,6 +156,8 @@ def split_rows(batch: Any, pieces: int) -> Iterator[Any]:
 
 
 def _rows_in(batch: Any) -> int:
+    from kunren.data.batching.packed import packed_rows
+
     return packed_rows(batch) or batch_size_of(batch) or 1
 
 

@@ -1,0 +1,108 @@
+"""Named numbers beside the loss, averaged where they were computed: over a window, a log interval and all processes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol, final
+
+import numpy
+import torch
+
+from kunren.engine import Backend
+
+logger = logging.getLogger(__name__)
+
+# Names that a log entry, or its line in the local log, has already.
+RESERVED = frozenset("loss grad_norm learning_rate epoch step time account num_input_tokens_seen".split())
+
+
+class Reporting(Protocol):
+    """What takes named numbers."""
+
+    def report(self, values: Mapping[str, Any] | None = None, /, **named: Any) -> None: ...
+
+
+def loss_alone(do: Reporting, returned: Any) -> Any:
+    """What `compute_loss` or `training_step` returned, without the dict of numbers beside it, which is reported."""
+    if isinstance(returned, tuple) and len(returned) == 2 and type(returned[1]) is dict:
+        do.report(returned[1])
+        return returned[0]
+    return returned
+
+
+@contextmanager
+def apart(do: Any) -> Iterator[Reports]:
+    """Inside, what is reported goes to the `Reports` that this gives: an evaluation's, not the training's."""
+    before, do.reports = do.reports, Reports()
+    try:
+        yield do.reports
+    finally:
+        do.reports = before
+
+
+@final
+class Reports:
+    """Sums of what was reported since the last log. Numbers on a device stay there until then."""
+
+    def __init__(self) -> None:
+        # Of the micro-batch at hand in its window; (labels, of how many) where nobody has divided yet.
+        self.share: Any = 1.0
+        self._window: list[tuple[str, Any, Any]] = []  # (name, value, share): dropped if the window begins again
+        self._sums: dict[str, list[Any]] = {}  # name -> [sum of values by share, sum of shares]
+        self._refused: set[str] = set()
+
+    def begin_window(self) -> None:
+        """Forget what an attempt at this window has reported that did not come to its end."""
+        if self._window:
+            self._window.clear()
+
+    def add(self, values: Mapping[str, Any]) -> None:
+        """Note numbers of the micro-batch at hand: of one element, on any device. Others are warned of, once."""
+        share = self.share if not isinstance(self.share, tuple) else self.share[0] / self.share[1]
+        for name, value in values.items():
+            number = value.detach() if isinstance(value, torch.Tensor) else value
+            if (problem := _problem(name, number)) is None:
+                self._window.append((name, number.reshape(()) if isinstance(number, torch.Tensor) else number, share))
+            elif name not in self._refused:
+                self._refused.add(name)
+                logger.warning("report(%s=...) is left out of the log: %s", name, problem)
+
+    def keep(self, weight: float = 1.0) -> None:
+        """The window is done: what it has reported counts, with that weight."""
+        for name, value, share in self._window:
+            share = share * weight
+            of_name = self._sums.setdefault(name, [0.0, 0.0])
+            of_name[0] = of_name[0] + value * share
+            of_name[1] = of_name[1] + share
+        self._window.clear()
+
+    def take(self, engine: Backend | None = None) -> dict[str, float]:
+        """The means since the last call, over all processes. This is where the host waits for the device."""
+        means: dict[str, float] = {}
+        for name, (total, weight) in self._sums.items():
+            if engine is not None and engine.world_size > 1:
+                total, weight = (engine.sum(torch.as_tensor(one, device=engine.device)) for one in (total, weight))
+            means[name] = float(total / weight) if float(weight) else float("nan")
+        self._sums.clear()
+        return means
+
+    def state_dict(self) -> dict[str, list[float]]:
+        return {name: [float(total), float(weight)] for name, (total, weight) in self._sums.items()}
+
+    def load_state_dict(self, state: Mapping[str, list[float | None]]) -> None:
+        # JSON has no NaN.
+        self._sums = {
+            name: [float("nan") if number is None else number for number in sums] for name, sums in state.items()
+        }
+
+
+def _problem(name: Any, value: Any) -> str | None:
+    if not isinstance(name, str) or name in RESERVED:
+        return f"the log has {name!r} of its own. Choose another name." if name in RESERVED else "a name is text."
+    if isinstance(value, torch.Tensor):
+        return None if value.numel() == 1 else f"its shape is {tuple(value.shape)}. Reduce it to one number."
+    if isinstance(value, (bool, int, float, numpy.number)):
+        return None
+    return f"it is {type(value).__name__}, not a number."

@@ -1,0 +1,217 @@
+"""events.jsonl: what happened to the runs of an output folder, one strict JSON object a line.
+
+Each training begins with what it was (arguments, environment, model, data) and ends with its outcome; in between stand
+the warnings. A run that was killed has no end.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kunren._version import __version__
+from kunren.arguments import TrainingArguments
+from kunren.base.state import TrainerControl, TrainerState
+from kunren.base.strict_json import to_jsonable
+from kunren.callbacks.callback import TrainerCallback
+
+logger = logging.getLogger(__name__)
+
+EVENTS_NAME = "events.jsonl"
+MOST_WARNINGS = 1000  # of one training: a warning at every step would fill the disk
+
+
+class RunEventsCallback(TrainerCallback):
+    """Appends to `events.jsonl` in the output folder. Can never end a run."""
+
+    def __init__(self) -> None:
+        self._folder: Path | None = None
+        self._state: TrainerState | None = None
+        self._is_open = self._has_ended = False
+        self._early: list[str] = []  # warned of before the training began
+        self._warnings = 0
+        self._resumed_from: str | None = None
+        self._stop_listening: Callable[[], None] | None = None
+
+    def begin_training(self) -> None:
+        """`train()` is entered: listen to warnings."""
+        self._is_open = self._has_ended = False
+        self._early, self._warnings, self._resumed_from, self._state = [], 0, None, None
+        self._stop_listening = _listen(self._note_warning)
+
+    def on_checkpoint_loaded(
+        self, args: Any, state: TrainerState, control: TrainerControl, checkpoint: Any = None, **kwargs: Any
+    ) -> None:
+        self._resumed_from = str(checkpoint)
+
+    def on_train_begin(
+        self,
+        args: Any,
+        state: TrainerState,
+        control: TrainerControl,
+        model: Any = None,
+        train_dataloader: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        if not state.is_world_process_zero:
+            return
+        self._folder, self._state, self._is_open = Path(args.output_dir).absolute(), state, True
+        try:
+            begin = _description(args, state, model, train_dataloader)
+        except Exception as error:  # of a model or arguments that are not as others are
+            begin = {"problem": f"{type(error).__name__}: {error}"}
+        self._append("begin", {**begin, "resumed_from": self._resumed_from})
+        for text in self._early:
+            self._append("warning", {"text": text})
+
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._has_ended = True
+
+    def end_training(self, was_interrupted: bool) -> None:
+        """`train()` is left: note the outcome."""
+        if self._stop_listening is not None:
+            self._stop_listening()
+            self._stop_listening = None
+        if not self._is_open:
+            return
+        error = None if self._has_ended else sys.exc_info()[1]
+        stopped = was_interrupted or isinstance(error, (GeneratorExit, KeyboardInterrupt))
+        outcome = "stopped" if stopped else "finished" if self._has_ended else "failed"
+        text = None if error is None or stopped else f"{type(error).__name__}: {error}"
+        self._append("end", {"outcome": outcome, "error": text})
+        self._is_open = False
+
+    def _note_warning(self, text: str) -> None:
+        self._warnings += 1
+        if self._warnings > MOST_WARNINGS:
+            return
+        if self._warnings == MOST_WARNINGS:
+            text = f"{text} (Further warnings of this training are not kept.)"
+        if self._is_open:
+            self._append("warning", {"text": text})
+        else:
+            self._early.append(text)
+
+    def _append(self, event: str, details: dict[str, Any]) -> None:
+        if self._folder is None or self._state is None:
+            return
+        try:
+            entry = to_jsonable(
+                {"event": event, "time": round(time.time(), 3), "step": self._state.global_step, **details}
+            )
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with open(self._folder / EVENTS_NAME, "a", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(json.dumps(entry, allow_nan=False, ensure_ascii=False) + "\n")
+        except Exception as error:  # a full disk
+            self._is_open = False
+            logger.warning("%s is not written from here on: %s. Training goes on.", self._folder / EVENTS_NAME, error)
+
+
+def _description(args: Any, state: TrainerState, model: Any, loader: Any) -> dict[str, Any]:
+    parameters = [] if model is None else list(model.parameters())
+    return {
+        "run_name": state.trial_name or args.run_name,
+        "arguments": changed_arguments(args),
+        "environment": _environment(args),
+        "model": {
+            "class": type(model).__name__,
+            "parameters": sum(parameter.numel() for parameter in parameters),
+            "trainable": sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
+        },
+        "data": {
+            "examples": _length(getattr(loader, "dataset", None)),
+            "batches_per_epoch": _length(loader),
+        },
+        "max_steps": state.max_steps,
+        "logging_steps": state.logging_steps,
+    }
+
+
+def changed_arguments(args: Any) -> dict[str, Any]:
+    """The arguments that are not at their defaults; tokens are masked."""
+    default = TrainingArguments(str(args.output_dir)).to_dict()
+    return {
+        name: to_jsonable(value)
+        for name, value in args.to_dict().items()
+        if name == "output_dir" or name not in default or default[name] != value
+    }
+
+
+def _environment(args: Any) -> dict[str, str]:
+    device = args.device
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    transformers = sys.modules.get("transformers")
+    return {
+        "kunren": __version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        **({"transformers": transformers.__version__} if transformers is not None else {}),
+        "platform": platform.platform(),
+        "device": f"{device.type} ({name})",
+        "threads": str(torch.get_num_threads()),
+        "processes": str(args.world_size),
+        "script": os.path.basename(sys.argv[0]) if sys.argv else "",
+    }
+
+
+def _length(thing: Any) -> int | None:
+    try:
+        return len(thing)
+    except (TypeError, NotImplementedError, AttributeError):
+        return None
+
+
+def _listen(note: Callable[[str], None]) -> Callable[[], None]:
+    """Have `note` called with what kunren logs, and Python warns of; what is shown of it stays the same."""
+    handler, kunren, show = _Listener(note), logging.getLogger("kunren"), warnings.showwarning
+
+    def show_and_note(message: Any, category: Any, *details: Any, **options: Any) -> None:
+        show(message, category, *details, **options)
+        note(f"{category.__name__}: {message}")
+
+    kunren.addHandler(handler)
+    warnings.showwarning = show_and_note
+
+    def stop() -> None:
+        kunren.removeHandler(handler)
+        if warnings.showwarning is show_and_note:
+            warnings.showwarning = show
+
+    return stop
+
+
+class _Listener(logging.Handler):
+    """Passes on the text of warnings and errors."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._note = note
+
+    def emit(self, record: logging.LogRecord) -> None:
+        # Where nobody has set logging up, Python prints warnings itself, but only if there is no handler at all.
+        if not _others(record.name, self) and logging.lastResort is not None:
+            logging.lastResort.handle(record)
+        try:
+            self._note(record.getMessage())
+        except Exception:
+            self.handleError(record)
+
+
+def _others(name: str, own: logging.Handler) -> bool:
+    """Whether a record of the logger `name` reaches another handler than `own`."""
+    found: logging.Logger | None = logging.getLogger(name)
+    while found is not None:
+        if any(handler is not own for handler in found.handlers):
+            return True
+        found = found.parent if found.propagate else None
+    return False
