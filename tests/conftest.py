@@ -25,3 +25,10 @@ def fixed_random_numbers() -> Iterator[None]:
     torch.manual_seed(0)
     yield
     torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A picture takes a tenth of a second, at the end of every training: tests of reports draw, others do not."""
+    if "report" not in request.path.as_posix().partition("/tests/")[2]:
+        monkeypatch.setattr("kunren.report.write.can_draw", lambda run: False)

@@ -15,7 +15,18 @@ _HOMES = {
     "DefaultFlowCallback": "kunren.callbacks",
     "EarlyStoppingCallback": "kunren.callbacks",
     "ProgressCallback": "kunren.callbacks",
+    "NotebookProgressCallback": "kunren.callbacks.notebook",
     "PrinterCallback": "kunren.callbacks",
+    "ClearMLCallback": "kunren.trackers.clearml",
+    "CodeCarbonCallback": "kunren.trackers.codecarbon",
+    "CometCallback": "kunren.trackers.comet",
+    "DVCLiveCallback": "kunren.trackers.dvclive",
+    "MLflowCallback": "kunren.trackers.mlflow",
+    "NeptuneCallback": "kunren.trackers.neptune",
+    "SwanLabCallback": "kunren.trackers.swanlab",
+    "TensorBoardCallback": "kunren.trackers.tensorboard",
+    "TrackioCallback": "kunren.trackers.trackio",
+    "WandbCallback": "kunren.trackers.wandb",
     "TrainerState": "kunren.base.state",
     "TrainerControl": "kunren.base.state",
     "DefaultDataCollator": "kunren.collators",
@@ -56,6 +67,13 @@ _HOMES = {
     "GreedyLR": "kunren.optim.schedules.greedy",
     "get_last_checkpoint": "kunren.checkpoint.layout",
 }
+# Callbacks of transformers that are bound to a server; what the tracker of that name says tells what to do instead.
+_BOUND_TO_A_SERVER = {
+    "AzureMLCallback": "azure_ml",
+    "DagsHubCallback": "dagshub",
+    "FlyteCallback": "flyte",
+    "KubeflowCallback": "kubeflow",
+}
 
 __all__ = ["__version__", *sorted(_HOMES)]
 
@@ -74,6 +92,9 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
+    if name in _BOUND_TO_A_SERVER:
+        instead = importlib.import_module("kunren.trackers.registry").ELSEWHERE[_BOUND_TO_A_SERVER[name]]
+        raise ImportError(f"kunren has no {name}: {instead}.")
     if name not in _HOMES:
         raise AttributeError(f"module 'kunren' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOMES[name]), name)

@@ -26,15 +26,13 @@ from kunren.collators.default import default_data_collator
 from kunren.engine import choose
 from kunren.loop.account import StepAccount
 from kunren.loop.reports import Reports
-from kunren.loop.rescue import rescue
 from kunren.loop.step import compute_loss, training_step
-from kunren.loop.train import training_steps
 from kunren.losses.counting import IGNORED_LABEL
+from kunren.losses.functions import smoother_for
 from kunren.losses.registry import named_loss
 from kunren.losses.weighting import LossScale
 from kunren.model.signature import is_pretrained, read_signature, shifts_labels, unwrap
 from kunren.seams.evaluation import EvaluationSeams
-from kunren.seams.lifecycle import finish_run, leave_report, prepare_run
 from kunren.seams.reporting import ReportingSeams
 from kunren.seams.saving import SavingSeams
 from kunren.seams.validation import (
@@ -96,11 +94,7 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
         self.data_collator = data_collator if data_collator is not None else self._automatic_collator()
         self.is_in_train = self._is_silent = False
         self._made_optimizer = self._made_scheduler = False
-        self.label_smoother = None
-        if self.args.label_smoothing_factor > 0:
-            from kunren.losses.smoothing import LabelSmoother
-
-            self.label_smoother = LabelSmoother(self.args.label_smoothing_factor)
+        self.label_smoother = smoother_for(self.args)
         self._declare_run_attributes()
         self.adopt_model(model if model is not None else self.call_model_init())
 
@@ -108,14 +102,9 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
             is_local_process_zero=self.is_local_process_zero(), is_world_process_zero=self.is_world_process_zero()
         )
         self.control = TrainerControl()
-        reporter = "printer:PrinterCallback" if self.args.disable_tqdm else "progress:ProgressCallback"
+        reporter = resolve("kunren.callbacks.progress:reporter")(self.args.disable_tqdm)
         self.callback_handler = CallbackHandler(
-            [
-                DefaultFlowCallback,
-                *reporters(self.args, callbacks or []),
-                *(callbacks or []),
-                resolve(f"kunren.callbacks.{reporter}"),
-            ],
+            [DefaultFlowCallback, *reporters(self.args, callbacks or []), *(callbacks or []), reporter],
             self.model,
             self.processing_class,
             self.optimizer,
@@ -246,10 +235,14 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
 
         Leaving it early (`break`, `close()`) ends the run where it is: nothing is saved that was not asked for.
         """
-        self.is_in_train, self.was_interrupted = True, False
-        self._trial, self._ignore_keys_for_eval = trial, ignore_keys_for_eval
+        # What an evaluation does without.
+        from kunren.loop.guards.rescue import rescue
+        from kunren.loop.train import training_steps
+        from kunren.seams.lifecycle import finish_run, leave_report, prepare_run
         from kunren.trackers.callback import begin_trackers
 
+        self.is_in_train, self.was_interrupted = True, False
+        self._trial, self._ignore_keys_for_eval = trial, ignore_keys_for_eval
         self._undo.append(begin_trackers(self))  # first in, last out: with the outcome
         try:
             run = self._run = prepare_run(self, resume_from_checkpoint)
@@ -258,7 +251,7 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
             yield from training_steps(run, self)
             self._train_output = finish_run(self, run)
             return self._train_output
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             rescue(self._run, self, error)
             raise
         finally:

@@ -25,10 +25,10 @@ LAYERS = {
 CATALOGUES = (
     "__init__.py",  # the list of public names
     "arguments/", "callbacks/early_stopping", "callbacks/notebook", "callbacks/printer", "callbacks/profiler",
-    "callbacks/progress", "cli/", "collators/",
-    "data/batching/", "data/wrappers/", "engine/backends/", "hf/", "hub/", "loop/guards/", "losses/functions/",
-    "metrics/", "model/features/", "optim/groups/", "optim/optimizers/", "optim/schedules/", "planning/",
-    "report/", "search/", "trackers/",
+    "callbacks/progress", "checkpoint/formats/", "cli/", "collators/",
+    "data/batching/", "data/readers/", "data/wrappers/", "engine/backends/", "hf/", "hub/", "loop/guards/",
+    "losses/functions/", "metrics/", "model/features/", "optim/groups/", "optim/optimizers/", "optim/schedules/",
+    "planning/", "report/", "search/", "trackers/",
 )  # fmt: skip
 HOMES = {
     "accelerate": ("engine",),

@@ -38,7 +38,25 @@ get_cosine_schedule_with_warmup get_last_checkpoint get_linear_schedule_with_war
 get_cosine_with_hard_restarts_schedule_with_warmup get_cosine_with_min_lr_schedule_with_warmup
 get_cosine_with_min_lr_schedule_with_warmup_lr_rate get_greedy_schedule
 get_inverse_sqrt_schedule get_polynomial_decay_schedule_with_warmup get_reduce_on_plateau_schedule get_wsd_schedule
-GreedyLR
+GreedyLR NotebookProgressCallback ClearMLCallback CodeCarbonCallback CometCallback DVCLiveCallback MLflowCallback
+NeptuneCallback SwanLabCallback TensorBoardCallback TrackioCallback WandbCallback
+"""
+
+
+TRAINER_IMPORT = "from kunren import Trainer, TrainingArguments"
+# What `TRAINER_IMPORT` loads of the catalogues. The rest waits until it is switched on, or asked for by its name; what
+# only a training or an evaluation needs waits for the first one.
+NEEDED_OF_CATALOGUES = """
+checkpoint.formats checkpoint.formats.safetensors_file checkpoint.formats.shards checkpoint.formats.torch_file
+collators collators.columns collators.default collators.stacking
+data.batching data.batching.choose data.wrappers data.wrappers.mixture
+engine.backends engine.backends.device_clock engine.backends.fused_adamw engine.backends.lean engine.backends.plain
+losses.functions metrics metrics.metric_object optim.groups optim.groups.divide optim.optimizers optim.schedules
+trackers trackers.local_log trackers.registry trackers.run_events
+"""
+NOT_NEEDED_OTHERWISE = """
+arguments.changes arguments.help_texts arguments.help_ja data.reader loop.evaluate loop.run loop.train
+losses.functions.label_smoothing model.attention model.transformers_losses plan seams.lifecycle
 """
 
 
@@ -57,17 +75,36 @@ def test_the_public_surface_is_frozen() -> None:
     [
         ("import kunren", "torch numpy transformers datasets accelerate tqdm pandas"),
         ("import kunren.cli.main", "torch numpy transformers datasets accelerate tqdm pandas"),
-        ("from kunren import Trainer, TrainingArguments", "transformers datasets accelerate tqdm pandas"),
+        (TRAINER_IMPORT, "transformers datasets accelerate tqdm pandas safetensors numpy.random fractions secrets"),
     ],
 )
 def test_what_an_import_does_not_load(statement: str, unwanted: str) -> None:
+    loaded = loaded_by(statement)
+    assert "kunren" in loaded
+    assert sorted(loaded & set(unwanted.split())) == []
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The modules that a statement adds in a fresh interpreter; to those of torch, where it needs torch."""
     first = "import torch" if "Trainer" in statement else "pass"  # torch itself loads tqdm
     code = f"import sys; {first}; before = set(sys.modules); {statement}; print(*sys.modules.keys() - before)"
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-    loaded = set(result.stdout.split())
-    assert "kunren" in loaded
-    assert sorted(loaded & set(unwanted.split())) == []
+    return set(result.stdout.split())
+
+
+def test_a_trainer_loads_what_every_trainer_needs() -> None:
+    loaded = {name.removeprefix("kunren.") for name in loaded_by(TRAINER_IMPORT) if name.startswith("kunren.")}
+    # Groups of arguments are one class, whose fields are all there.
+    of_catalogues = {name for name in loaded if _is_of_a_catalogue(name) and not name.startswith("arguments")}
+    assert "collators.default" in of_catalogues
+    assert sorted(of_catalogues - set(NEEDED_OF_CATALOGUES.split())) == []
+    assert sorted(loaded & set(NOT_NEEDED_OTHERWISE.split())) == []
+
+
+def _is_of_a_catalogue(name: str) -> bool:
+    path = name.replace(".", "/")
+    return (path + "/" if (PACKAGE / path).is_dir() else path).startswith(rules.CATALOGUES)
 
 
 def lines(count: int) -> str:

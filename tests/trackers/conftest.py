@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import pickle
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from invariants.runs import arguments, without_times
 from parity import models, rows
 
 import kunren
-from kunren.trackers import TrackerCallback
+from kunren.base.registry import resolve
+from kunren.trackers import Tracker, TrackerCallback
+from kunren.trackers.local_log import METRICS_NAME
+from kunren.trackers.registry import CALLBACKS
+from kunren.trackers.replay import Sent, replay
 
 Train = Callable[..., kunren.Trainer]
 
 
 class Broken(kunren.TrainerCallback):
-    """Raises at step 6, two steps after a checkpoint."""
+    """Raises at step 6, two steps after a checkpoint that the schedule asks for."""
 
     def on_step_end(self, args: Any, state: kunren.TrainerState, *rest: Any, **kwargs: Any) -> None:
         if state.global_step == 6:
@@ -72,7 +79,7 @@ def broken_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: 
             first.train()
         between(first)
         second = build(tmp_path / "out", report_to)
-        second.train(resume_from_checkpoint=True)
+        second.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-4"))
         assert "is off from here on" not in caplog.text, caplog.text
         return second
 
@@ -86,3 +93,36 @@ def run_id_of() -> Callable[[kunren.Trainer], str]:
         return str(callback.state()["attributes"]["run_id"])
 
     return run_id
+
+
+def generators() -> list[Any]:
+    return [random.getstate(), pickle.dumps(numpy.random.get_state()), torch.get_rng_state().numpy().tobytes()]
+
+
+@pytest.fixture
+def replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], tuple[kunren.Trainer, list[Sent]]]:
+    """Trains without a tracker, and sends the run to one in two halves; logging to it must draw no random numbers."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(name: str) -> tuple[kunren.Trainer, list[Sent]]:
+        trainer = build(tmp_path / "out", "none")
+        trainer.train()
+        kind = type(resolve(CALLBACKS[name])().tracker)
+        log_past = kind.log_past
+
+        def drawing_nothing(tracker: Tracker, *line: Any) -> None:
+            before = generators()
+            log_past(tracker, *line)
+            assert generators() == before
+
+        monkeypatch.setattr(kind, "log_past", drawing_nothing)
+        path = tmp_path / "out" / METRICS_NAME
+        whole = path.read_text(encoding="utf-8")
+        path.write_text("".join(whole.splitlines(keepends=True)[:5]), encoding="utf-8")
+        sent = replay(tmp_path / "out", [name])
+        path.write_text(whole, encoding="utf-8")
+        sent += replay(tmp_path / "out", [name])
+        assert [one.lines for one in sent + replay(tmp_path / "out", [name])] == [5, 6, 0]
+        return trainer, sent
+
+    return run

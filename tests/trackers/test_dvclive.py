@@ -35,3 +35,8 @@ def test_what_is_written(trained: Callable[..., Any], tmp_path: Path) -> None:
 def test_a_resumed_run_goes_on(broken_and_resumed: Callable[..., Any], tmp_path: Path) -> None:
     trainer = broken_and_resumed("dvclive", lambda _: None)
     assert curve(tmp_path / "dvclive" / "plots" / "metrics" / "loss.tsv") == pytest.approx(losses(trainer))
+
+
+def test_a_run_is_sent_after_the_fact(replayed: Callable[..., Any], tmp_path: Path) -> None:
+    trainer, _ = replayed("dvclive")
+    assert curve(tmp_path / "dvclive" / "plots" / "metrics" / "loss.tsv") == pytest.approx(losses(trainer))

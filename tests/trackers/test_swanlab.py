@@ -54,3 +54,11 @@ def test_a_broken_run_is_closed_and_its_id_kept(
 
     trainer = broken_and_resumed("swanlab", look)
     assert [run_id_of(trainer)] == seen
+
+
+def test_a_run_is_sent_after_the_fact(replayed: Callable[..., Any], tmp_path: Path) -> None:
+    trainer, (first, second) = replayed("swanlab")
+    assert first.run_id == second.run_id
+    records = b"".join(read(folder)[0] for folder in (tmp_path / "swan").glob("run-*"))
+    for step, loss in losses(trainer).items():
+        assert records.count(struct.pack("<d", loss)) == 1, step

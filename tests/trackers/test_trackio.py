@@ -55,3 +55,11 @@ def test_a_resumed_run_goes_on(broken_and_resumed: Callable[..., Any], local: Pa
     assert {row["run"] for row in rows} == {"first"}
     written = {row["train/global_step"]: row["train/loss"] for row in rows if "train/loss" in row}
     assert written == pytest.approx(losses(trainer))
+
+
+def test_a_run_is_sent_after_the_fact(replayed: Callable[..., Any], local: Path) -> None:
+    trainer, _ = replayed("trackio")
+    rows, configs = read(local)
+    assert {row["run"] for row in rows} == {"first"} and configs[0]["learning_rate"] == 0.01
+    written = {row["train/global_step"]: row["train/loss"] for row in rows if "train/loss" in row}
+    assert written == pytest.approx(losses(trainer))

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from invariants.runs import losses
 
+from kunren.trackers.local_log import read_local_log
+
 Runs = Callable[[], list[dict[str, Any]]]
 
 pytest.importorskip("wandb")
@@ -125,3 +127,16 @@ def test_a_run_of_the_script_is_used_and_stays_open(trained: Callable[..., Any],
     (run,) = runs()
     assert run["project"] == "own" and any("mine" in row for row in run["history"])
     assert sum("train/loss" in row for row in run["history"]) == 8
+
+
+def test_a_run_is_sent_after_the_fact(replayed: Callable[..., Any], runs: Runs, tmp_path: Path) -> None:
+    trainer, (first, second) = replayed("wandb")
+    found = runs()
+    assert {run["id"] for run in found} == {first.run_id, second.run_id} and len(found) == 2
+    rows = [row for run in found for row in run["history"] if "train/loss" in row]
+    assert {row["train/global_step"]: row["train/loss"] for row in rows} == pytest.approx(losses(trainer))
+    times = {
+        line["step"]: line["time"] for line in read_local_log(tmp_path / "out" / "metrics.jsonl") if "loss" in line
+    }
+    assert {row["train/global_step"]: row["_timestamp"] for row in rows} == pytest.approx(times)
+    assert {run["name"] for run in found} == {"first"} and found[0]["config"]["learning_rate"] == 0.01

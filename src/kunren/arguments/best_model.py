@@ -15,7 +15,7 @@ from kunren.arguments.saving import Saving
 _WAITING = (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)  # for a metric
 
 
-@dataclass
+@dataclass(init=False, repr=False, eq=False)
 class BestModel(Evaluation, Saving, Optimization):
     """Rests on evaluation, which measures, saving, which keeps, and schedules that wait for a measure."""
 
@@ -23,7 +23,9 @@ class BestModel(Evaluation, Saving, Optimization):
     metric_for_best_model: str | None = explained(
         None, "The metric that tells which is best, with or without 'eval_'; the loss if not given."
     )
-    greater_is_better: bool | None = explained(None, "Whether more of the metric is better; known for usual names.")
+    greater_is_better: bool | None = explained(
+        None, "Whether more of the metric is better; None: as its name tells, for the usual ones."
+    )
 
     def normalise(self) -> None:
         if self.metric_for_best_model is None and self._uses_metric():

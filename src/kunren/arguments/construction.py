@@ -18,7 +18,7 @@ from kunren.base.names import closest_name
 _MERGED = ("fsdp_config", "accelerator_config", "include_for_metrics", "debug")
 
 # What other libraries call them: too far from the names here for a likeness to be found.
-_USUAL_ELSEWHERE = {
+USUAL_ELSEWHERE = {
     "batch_size": "per_device_train_batch_size",
     "train_batch_size": "per_device_train_batch_size",
     "eval_batch_size": "per_device_eval_batch_size",
@@ -73,7 +73,7 @@ def _refuse_unknown(owner: str, names: list[str], accepted: list[str]) -> None:
         return
     hints = []
     for name in unknown:
-        nearest = _USUAL_ELSEWHERE.get(name) or closest_name(name, [*accepted, *LEGACY_NAMES])
+        nearest = USUAL_ELSEWHERE.get(name) or closest_name(name, [*accepted, *LEGACY_NAMES])
         if nearest is None:
             hints.append(f"'{name}'.")
         elif nearest in accepted:

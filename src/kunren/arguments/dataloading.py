@@ -27,20 +27,30 @@ def row_order(batching: str, strategy: str) -> str:
     return strategy
 
 
-@dataclass
+@dataclass(init=False, repr=False, eq=False)
 class Dataloading(ArgumentGroup):
     dataloader_drop_last: bool = explained(False, "Leave out the last batch if it is smaller than the others.")
     dataloader_num_workers: int = explained(0, "Processes that load data; 0 loads in the main process.")
     dataloader_pin_memory: bool = explained(True, "Load into pinned memory, where the device gains from it.")
-    dataloader_persistent_workers: bool = explained(False, "Keep the loading processes between epochs.")
-    dataloader_prefetch_factor: int | None = explained(None, "Batches that each loading process prepares ahead.")
+    dataloader_persistent_workers: bool = explained(
+        False, "Keep the loading processes between epochs: epochs begin faster, memory stays taken."
+    )
+    dataloader_prefetch_factor: int | None = explained(
+        None, "Batches that each loading process prepares ahead; None: torch's default, 2."
+    )
     dataloader_multiprocessing_context: str | None = explained(
-        None, "How loading processes are started: 'fork', 'spawn' or 'forkserver'.", _CONTEXTS
+        None, "How loading processes are started: 'fork', 'spawn' or 'forkserver'; None: as the system does.", _CONTEXTS
     )
     dataloader_in_order: bool = explained(True, "Return batches in order, whichever worker is ready first.")
     remove_unused_columns: bool = explained(True, "Leave out columns that the model's forward does not take.")
     label_names: list[str] | None = explained(None, "The inputs that are labels; found from the model if not given.")
-    train_sampling_strategy: str = explained("random", "The order of the training examples.", _SAMPLING)
+    train_sampling_strategy: str = explained(
+        "random",
+        "The order of the training examples: 'random', 'sequential' as they stand, 'group_by_length' with"
+        " like lengths together, or 'batch_rebalance' with the lengths of a step spread evenly over its "
+        "batches.",
+        _SAMPLING,
+    )
     length_column_name: str = explained(
         "length", "The column that holds lengths, for batching by length; without it the inputs are counted."
     )
@@ -59,7 +69,7 @@ class Dataloading(ArgumentGroup):
         "raise", "What becomes of an example that cannot be loaded: 'raise' its error, or 'skip' it.", _BAD_SAMPLES
     )
     bad_sample_limit: float = explained(
-        0.01, "With bad_sample_policy='skip': the share of bad examples from which the run ends after all."
+        0.01, "With bad_sample_policy='skip': the share of bad examples, up to 1, from which the run ends after all."
     )
     mixture_weights: dict[str, float] | str | None = explained(
         None,

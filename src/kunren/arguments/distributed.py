@@ -11,7 +11,7 @@ from kunren.arguments.checks import at_least, from_json
 from kunren.arguments.group import ArgumentGroup, explained
 
 
-@dataclass
+@dataclass(init=False, repr=False, eq=False)
 class Distributed(ArgumentGroup):
     use_cpu: bool = explained(False, "Use the CPU even where there is a GPU.")
     average_tokens_across_devices: bool = explained(
@@ -23,14 +23,18 @@ class Distributed(ArgumentGroup):
     parallelism_config: Any | None = explained(
         None, "Accelerate's ParallelismConfig: tensor, context, ... parallelism."
     )
-    ddp_find_unused_parameters: bool | None = explained(None, "DDP: look for parameters that got no gradient.")
-    ddp_bucket_cap_mb: int | None = explained(None, "DDP: size of a bucket of gradients, in megabytes.")
+    ddp_find_unused_parameters: bool | None = explained(
+        None, "DDP: look for parameters that got no gradient; costs time, and is needed where a step leaves some out."
+    )
+    ddp_bucket_cap_mb: int | None = explained(
+        None, "DDP: size of a bucket of gradients, in megabytes; None: torch's default."
+    )
     ddp_broadcast_buffers: bool | None = explained(None, "DDP: send buffers to all processes before the forward pass.")
     ddp_static_graph: bool | None = explained(None, "DDP: rely on the graph being the same in every step.")
     ddp_backend: str | None = explained(
         None, "The backend of torch.distributed, such as 'nccl' or 'gloo'; the device's own if not given."
     )
-    ddp_timeout: int = explained(1800, "How long a process waits for the others, in seconds.")
+    ddp_timeout: int = explained(1800, "Seconds that a process waits for the others before it gives up.")
     fsdp: str | None = explained(
         None, "True switches FSDP on; the older strings, 'full_shard auto_wrap', work as well."
     )

@@ -8,13 +8,19 @@ from kunren.arguments.checks import at_least, refuse
 from kunren.arguments.group import ArgumentGroup, explained
 
 
-@dataclass
+@dataclass(init=False, repr=False, eq=False)
 class Duration(ArgumentGroup):
     per_device_train_batch_size: int = explained(8, "Examples in one micro-batch, on each device.")
     num_train_epochs: float = explained(3.0, "Passes over the training data; 0.5 is half a pass.")
-    max_steps: int = explained(-1, "Optimizer steps in all. Above 0 it takes the place of num_train_epochs.")
-    gradient_accumulation_steps: int = explained(1, "Micro-batches that make one optimizer step.")
-    auto_find_batch_size: bool = explained(False, "Compute a batch in smaller pieces when memory runs out; always so.")
+    max_steps: int = explained(
+        -1, "Optimizer steps in all; above 0 they take the place of num_train_epochs. -1 or 0: not set."
+    )
+    gradient_accumulation_steps: int = explained(
+        1, "Micro-batches whose gradients make one optimizer step; 1: no accumulation."
+    )
+    auto_find_batch_size: bool = explained(
+        False, "Compute a batch in smaller pieces when memory runs out. kunren always does: this changes nothing."
+    )
 
     def check(self) -> None:
         at_least(self, "per_device_train_batch_size", 1, "a batch needs at least one example.")

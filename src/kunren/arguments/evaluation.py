@@ -16,7 +16,7 @@ from kunren.base.names import did_you_mean
 _EXTRAS = ("inputs", "loss")
 
 
-@dataclass
+@dataclass(init=False, repr=False, eq=False)
 class Evaluation(LoggingAndTracking, ScriptFlags):
     """Rests on logging, whose interval it takes over when it has none of its own."""
 
@@ -24,11 +24,15 @@ class Evaluation(LoggingAndTracking, ScriptFlags):
     eval_steps: float | None = explained(
         None, "Evaluate every that many steps; below 1 a share of the run. logging_steps if not given."
     )
-    eval_delay: float = explained(0, "Evaluate nothing before that many steps or epochs, as eval_strategy counts.")
+    eval_delay: float = explained(
+        0, "Evaluate nothing before that many steps or epochs, as eval_strategy counts; 0: from the start."
+    )
     per_device_eval_batch_size: int = explained(8, "Examples in one batch of evaluation, on each device.")
-    prediction_loss_only: bool = explained(False, "Compute nothing but the loss.")
+    prediction_loss_only: bool = explained(
+        False, "Compute nothing but the loss: predictions are not collected, and there are no metrics of them."
+    )
     eval_on_start: bool = explained(False, "Evaluate once before the first step.")
-    eval_do_concat_batches: bool = explained(True, "Join the outputs of all batches, not leave a list of batches.")
+    eval_do_concat_batches: bool = explained(True, "Join the outputs of all batches; off: leave a list of batches.")
     eval_use_gather_object: bool = explained(False, "Gather nested outputs as Python objects across processes.")
     eval_accumulation_steps: int | None = explained(
         None, "Move predictions to the CPU every that many batches; None: at the end."
@@ -36,12 +40,15 @@ class Evaluation(LoggingAndTracking, ScriptFlags):
     include_for_metrics: list[str] = dataclasses.field(
         default_factory=list, metadata={"help": "What compute_metrics gets besides predictions: 'inputs', 'loss'."}
     )
-    batch_eval_metrics: bool = explained(False, "Call compute_metrics on each batch, with compute_result at the last.")
+    batch_eval_metrics: bool = explained(
+        False, "Call compute_metrics on each batch, with compute_result=True at the last, and keep no outputs."
+    )
 
     metrics: list[str] = dataclasses.field(
         default_factory=list,
         metadata={
-            "help": "Metrics computed batch by batch, no logits kept: 'accuracy', 'f1', ... (needs torchmetrics)."
+            "help": "Metrics by name, computed batch by batch with no logits kept: 'accuracy', 'f1', ... (needs "
+            "torchmetrics)."
         },
     )
 

@@ -12,7 +12,7 @@ from kunren.arguments.group import ArgumentGroup, explained
 HUB_TOKEN_MASK = "<HUB_TOKEN>"  # what stands in for a token wherever arguments are shown
 
 
-@dataclass
+@dataclass(init=False, repr=False, eq=False)
 class Hub(ArgumentGroup):
     push_to_hub: bool = explained(False, "Push the model to the Hub at every save.")
     # Not in the repr: that of a dataclass subclass would show it in logs.
@@ -22,10 +22,12 @@ class Hub(ArgumentGroup):
     hub_private_repo: bool | None = explained(None, "Make the repository private; None takes the account's default.")
     hub_model_id: str | None = explained(None, "The repository, as 'user/name'; named after output_dir if not given.")
     hub_strategy: HubStrategy | str = explained(
-        "every_save", "What to push when: 'end', 'every_save', 'checkpoint' or 'all_checkpoints'."
+        "every_save",
+        "What to push: 'end' the model when training ends, 'every_save' at each save too, 'checkpoint' "
+        "with the newest checkpoint beside it, 'all_checkpoints' with all of them.",
     )
     hub_always_push: bool = explained(False, "Push even while the push before is still running.")
-    hub_revision: str | None = explained(None, "The branch, tag or commit to push to.")
+    hub_revision: str | None = explained(None, "The branch, tag or commit to push to; None: the main branch.")
 
     def normalise(self) -> None:
         self.hub_strategy = enum_member(HubStrategy, "hub_strategy", self.hub_strategy)

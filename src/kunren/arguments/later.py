@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-_LATER = {
+LATER = {
     "push_to_hub": "uploading to a hub",
     "parallelism_config": "tensor, context and sequence parallelism",
 }
@@ -12,7 +12,7 @@ _LATER = {
 
 def refuse_what_comes_later(args: Any) -> None:
     """ValueError for what would be ignored."""
-    for name, what in _LATER.items():
+    for name, what in LATER.items():
         if getattr(args, name, None):
             raise ValueError(
                 f"{name}={getattr(args, name)!r}: {what} comes with a later version of kunren. Leave it unset for now."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from kunren.arguments.checks import at_least, enum_member, interval, one_of, refuse, whole_steps
 from kunren.arguments.choices import IntervalStrategy
@@ -34,12 +34,12 @@ def profiled_steps(value: str) -> tuple[int, int]:
     return steps
 
 
-@dataclass
+@dataclass(init=False, repr=False, eq=False)
 class LoggingAndTracking(ArgumentGroup):
     logging_strategy: IntervalStrategy | str = explained("steps", "When to log: 'no', 'steps' or 'epoch'.")
     logging_steps: float = explained(500, "Log every that many steps; below 1 a share of the run.")
     logging_first_step: bool = explained(False, "Log the first step too.")
-    log_on_each_node: bool = explained(True, "Let one process of each machine log, not one of all.")
+    log_on_each_node: bool = explained(True, "Let one process of each machine log; off: only one process of all.")
     logging_nan_inf_filter: bool = explained(
         False, "Replace losses that are nan or inf by the mean of the others in the log. transformers does so unasked."
     )
@@ -47,9 +47,11 @@ class LoggingAndTracking(ArgumentGroup):
         "no", "Count the tokens that went in: 'all', 'non_padding' or 'no'; True is 'all'."
     )
     log_level: str = explained(
-        "passive", "Level of the main process's loggers; 'passive' leaves it.", _LOG_LEVEL_CHOICES
+        "passive", "Level of the main process's loggers; 'passive' leaves it as it is.", _LOG_LEVEL_CHOICES
     )
-    log_level_replica: str = explained("warning", "Level of the other processes' loggers.", _LOG_LEVEL_CHOICES)
+    log_level_replica: str = explained(
+        "warning", "Level of the other processes' loggers; 'passive' leaves it as it is.", _LOG_LEVEL_CHOICES
+    )
     run_report: bool = explained(
         True, "Write report.html and curves.png into the output folder when a training ends, however it ends."
     )
@@ -59,16 +61,24 @@ class LoggingAndTracking(ArgumentGroup):
         "looked up by the device's name.",
     )
     profile_steps: str | None = explained(
-        None, "Steps to write a torch profiler trace of, the first and the last, as in '10:14'."
+        None,
+        "Steps to write a torch profiler trace of, the first and the last, counted from 1, as in '10:14';"
+        " '10' is one step, None: none.",
     )
-    disable_tqdm: bool | None = explained(None, "Print plain lines where there would be a progress bar.")
+    disable_tqdm: bool | None = explained(
+        None, "Print plain lines where there would be a progress bar; None is the same as False."
+    )
     report_to: None | str | list[str] = explained(
         "none", "Trackers to report to: a name, a list of names, 'all' that are installed, or 'none'."
     )
-    run_name: str | None = explained(None, "The name of this run in the trackers.")
+    run_name: str | None = explained(None, "The name of this run in the trackers; None: they choose one.")
     project: str = explained("huggingface", "The project of this run, in trackers that have projects.")
-    trackio_space_id: str | None = explained(None, "Trackio: the Space that shows the run.")
-    trackio_bucket_id: str | None = explained(None, "Trackio: the bucket that keeps the run.")
+    trackio_space_id: str | None = explained(
+        None, "Trackio: the Space on the Hub that shows the run; None: it stays on this machine."
+    )
+    trackio_bucket_id: str | None = explained(
+        None, "Trackio: the bucket that keeps the data of the Space; None: Trackio's choice."
+    )
     trackio_static_space_id: str | None | Literal[False] = explained(
         None, "Trackio: the static Space to publish to after training; False for none."
     )
@@ -81,9 +91,9 @@ class LoggingAndTracking(ArgumentGroup):
         self.log_level = str(self.log_level).lower()
         self.log_level_replica = str(self.log_level_replica).lower()
         self.disable_tqdm = bool(self.disable_tqdm)
-        if isinstance(self.profile_steps, (int, list, tuple)) and not isinstance(self.profile_steps, bool):
-            ends = [self.profile_steps] if isinstance(self.profile_steps, int) else self.profile_steps
-            self.profile_steps = ":".join(map(str, ends))
+        steps: Any = self.profile_steps
+        if isinstance(steps, (int, list, tuple)) and not isinstance(steps, bool):
+            self.profile_steps = ":".join(map(str, [steps] if isinstance(steps, int) else steps))
         given = [self.report_to] if self.report_to is None or isinstance(self.report_to, str) else self.report_to
         trackers = [name for name in given if name not in (None, "", "none")]
         self.report_to = list(dict.fromkeys(str(name) for name in trackers))

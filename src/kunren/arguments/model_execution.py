@@ -18,28 +18,42 @@ TWINS = {
 }
 
 
-@dataclass
+@dataclass(init=False, repr=False, eq=False)
 class ModelExecution(ArgumentGroup):
     activation_checkpointing: bool | None = explained(
         None, "Recompute activations in the backward pass: less memory, more time."
     )
     activation_checkpointing_kwargs: dict[str, Any] | str | None = explained(
-        None, "What torch.utils.checkpoint takes, such as use_reentrant, as a dict or JSON text."
+        None, 'What torch.utils.checkpoint takes, as a dict or JSON text, such as {"use_reentrant": false}.'
     )
     gradient_checkpointing: bool | None = explained(None, "Another name of activation_checkpointing.")
     gradient_checkpointing_kwargs: dict[str, Any] | str | None = explained(
         None, "Another name of activation_checkpointing_kwargs."
     )
-    torch_compile: bool = explained(False, "Compile the model with torch.compile.")
-    torch_compile_backend: str | None = explained(None, "torch.compile's backend; giving it switches compiling on.")
-    torch_compile_mode: str | None = explained(None, "torch.compile's mode; giving it switches compiling on.")
+    torch_compile: bool = explained(
+        False, "Compile the model with torch.compile: the first steps are slow, the others faster."
+    )
+    torch_compile_backend: str | None = explained(
+        None, "torch.compile's backend, 'inductor' if not given; giving one switches compiling on."
+    )
+    torch_compile_mode: str | None = explained(
+        None, "torch.compile's mode, such as 'reduce-overhead' or 'max-autotune'; giving one switches compiling on."
+    )
     chunked_loss: str = explained(
         "auto", "Compute the loss over a vocabulary a chunk of tokens at a time: 'on', 'off', or 'auto', where it pays."
     )
-    use_liger_kernel: bool = explained(False, "Use the kernels of the package liger-kernel.")
-    liger_kernel_config: dict[str, bool] | None = explained(None, "Which of Liger's kernels to use.")
-    use_cache: bool = explained(False, "Let the model keep its key-value cache while training.")
-    torch_empty_cache_steps: int | None = explained(None, "Free the device's cached memory every that many steps.")
+    use_liger_kernel: bool = explained(
+        False, "Use the kernels of the package liger-kernel, for models that it knows: faster, with less memory."
+    )
+    liger_kernel_config: dict[str, bool] | None = explained(
+        None, 'Which of Liger\'s kernels to use, as a dict or JSON text, such as {"rope": true}; None: its own choice.'
+    )
+    use_cache: bool = explained(
+        False, "Let the model keep its key-value cache while training, which costs memory and gains nothing."
+    )
+    torch_empty_cache_steps: int | None = explained(
+        None, "Free the device's cached memory every that many steps; None: never."
+    )
 
     def normalise(self) -> None:
         recompute = self.activation_checkpointing

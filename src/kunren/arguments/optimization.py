@@ -15,20 +15,30 @@ _NON_FINITE = ("warn", "skip", "rollback", "raise")
 RENAMED_OPTIMIZERS = {"adamw_hf": "adamw_torch", "adamw_apex_fused": "adamw_torch_fused"}
 
 
-@dataclass
+@dataclass(init=False, repr=False, eq=False)
 class Optimization(ArgumentGroup):
-    learning_rate: float = explained(5e-5, "The highest learning rate of the schedule.")
-    lr_scheduler_type: SchedulerType | str = explained("linear", "The schedule of the learning rate.")
-    lr_scheduler_kwargs: dict | str | None = explained(  # type: ignore[type-arg]
-        None, "What else the schedule takes, as a dict or JSON text."
+    learning_rate: float = explained(
+        5e-5, "The highest learning rate of the schedule, reached when the warm-up is over."
     )
-    warmup_steps: float = explained(0, "Steps of linear warm-up; below 1 a share of the whole run.")
-    optim: OptimizerNames | str = explained("adamw_torch_fused", "The optimizer.")
-    optim_args: str | None = explained(None, "What else the optimizer takes, as 'name=value,name=value'.")
-    weight_decay: float = explained(0.0, "Decoupled weight decay, on every weight but biases and norms.")
-    adam_beta1: float = explained(0.9, "Decay of AdamW's mean of gradients.")
-    adam_beta2: float = explained(0.999, "Decay of AdamW's mean of squared gradients.")
-    adam_epsilon: float = explained(1e-8, "What AdamW adds to the denominator.")
+    lr_scheduler_type: SchedulerType | str = explained(
+        "linear", "How the learning rate changes over the run, after the warm-up; 'linear' falls to 0 at the end."
+    )
+    lr_scheduler_kwargs: dict | str | None = explained(  # type: ignore[type-arg]
+        None, 'What else the schedule takes, as a dict or JSON text, such as {"num_cycles": 2}; None: its defaults.'
+    )
+    warmup_steps: float = explained(
+        0, "Steps in which the learning rate rises linearly from 0; below 1 a share of the whole run, 0: no warm-up."
+    )
+    optim: OptimizerNames | str = explained(
+        "adamw_torch_fused", "The optimizer: a name of transformers, or one of those of the package pytorch-optimizer."
+    )
+    optim_args: str | None = explained(
+        None, "What else the optimizer takes, as 'name=value,name=value'; None: its defaults."
+    )
+    weight_decay: float = explained(0.0, "Decoupled weight decay, on every weight but biases and norms; 0 is off.")
+    adam_beta1: float = explained(0.9, "AdamW's beta1: how slowly its mean of gradients forgets.")
+    adam_beta2: float = explained(0.999, "AdamW's beta2: how slowly its mean of squared gradients forgets.")
+    adam_epsilon: float = explained(1e-8, "AdamW's epsilon: what is added to the denominator, against a division by 0.")
     optim_target_modules: None | str | list[str] = explained(
         None, "Names or a regular expression of the modules that GaLore and APOLLO treat; 'all-linear' for all linear."
     )
@@ -38,7 +48,9 @@ class Optimization(ArgumentGroup):
         "expression is found in get that rate and decay; the first that is found counts.",
     )
     layer_decay: float | None = explained(
-        None, "The rate of each layer is that of the layer above it times this: highest in the head."
+        None,
+        "The rate of each layer is that of the layer above it times this: highest in the head. 0.65 to "
+        "0.95 are common; None: one rate for all layers.",
     )
     max_grad_norm: float | None = explained(1.0, "Gradients are scaled down to this norm; None or 0 means no clipping.")
     nonfinite: str = explained(
@@ -48,8 +60,12 @@ class Optimization(ArgumentGroup):
         _NON_FINITE,
     )
     nonfinite_limit: int = explained(3, "With 'skip' and 'rollback': that many updates in a row end the run.")
-    label_smoothing_factor: float = explained(0.0, "Share of each label that is spread over all classes.")
-    neftune_noise_alpha: float | None = explained(None, "Scale of NEFTune's noise on embeddings; None is off.")
+    label_smoothing_factor: float = explained(
+        0.0, "Share of each label that is spread over all classes; below 1, and 0 is off."
+    )
+    neftune_noise_alpha: float | None = explained(
+        None, "Scale of NEFTune's noise on embeddings, 5 to 15 in its paper; None is off."
+    )
 
     def normalise(self) -> None:
         self.lr_scheduler_type = enum_member(SchedulerType, "lr_scheduler_type", self.lr_scheduler_type)

@@ -9,7 +9,7 @@ from kunren.arguments.checks import refuse
 from kunren.arguments.group import ArgumentGroup, explained
 
 
-@dataclass
+@dataclass(init=False, repr=False, eq=False)
 class Output(ArgumentGroup):
     output_dir: str | None = explained(
         None, "Folder for checkpoints, logs and the final state; 'trainer_output' if not given. `~` is expanded."
@@ -25,10 +25,12 @@ class Output(ArgumentGroup):
             raise refuse("output_dir", self.output_dir, "give the path of a folder.")
 
 
-@dataclass
+@dataclass(init=False, repr=False, eq=False)
 class ScriptFlags(ArgumentGroup):
     """For scripts only: the Trainer does not read them."""
 
-    do_train: bool = explained(False, "For your script: whether to train.")
+    do_train: bool = explained(False, "For your script: whether to train. The Trainer does not read it.")
     do_eval: bool = explained(False, "For your script: whether to evaluate. On when eval_strategy is not 'no'.")
-    do_predict: bool = explained(False, "For your script: whether to predict on the test set.")
+    do_predict: bool = explained(
+        False, "For your script: whether to predict on the test set. The Trainer does not read it."
+    )

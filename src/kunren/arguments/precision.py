@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from kunren.arguments.group import ArgumentGroup, explained
 
 
-@dataclass
+@dataclass(init=False, repr=False, eq=False)
 class Precision(ArgumentGroup):
     bf16: bool = explained(False, "Compute in bfloat16 where that is safe (autocast); weights stay as they are.")
     fp16: bool = explained(False, "Compute in float16 where that is safe, with gradient scaling.")
-    bf16_full_eval: bool = explained(False, "Turn the whole model to bfloat16 for evaluation.")
-    fp16_full_eval: bool = explained(False, "Turn the whole model to float16 for evaluation.")
+    bf16_full_eval: bool = explained(
+        False, "Turn the whole model to bfloat16 for evaluation: less memory, and slightly other metrics."
+    )
+    fp16_full_eval: bool = explained(
+        False, "Turn the whole model to float16 for evaluation: less memory, and slightly other metrics."
+    )
     tf32: bool | None = explained(None, "Allow TF32 matrix products on NVIDIA GPUs; None leaves torch's setting.")
 
     def check(self) -> None:

@@ -21,7 +21,7 @@ from kunren.arguments.saving import Saving
 from kunren.base import environment
 
 
-@dataclass
+@dataclass(init=False, repr=False, eq=False)
 class ProcessRole(Evaluation, Saving, Distributed, Duration):
     """Rests on the groups whose values depend on the process; has no fields of its own."""
 

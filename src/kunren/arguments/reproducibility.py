@@ -9,10 +9,16 @@ from kunren.arguments.choices import DebugOption
 from kunren.arguments.group import ArgumentGroup, explained
 
 
-@dataclass
+@dataclass(init=False, repr=False, eq=False)
 class Reproducibility(ArgumentGroup):
-    full_determinism: bool = explained(False, "Refuse kernels that are not deterministic; slower.")
-    seed: int = explained(42, "Seed of weights, dropout and everything else that training draws.")
+    full_determinism: bool = explained(
+        False, "Use deterministic kernels only, and raise an error where there is none; slower."
+    )
+    seed: int = explained(
+        42,
+        "Seed of dropout, of the weights that model_init makes, and of the order of the data if data_seed"
+        " is not given.",
+    )
     data_seed: int | None = explained(None, "Seed of the order of the data; `seed` if not given.")
     debug: str | list[DebugOption] = explained(
         "", "Switch on, separated by blanks: underflow_overflow (stop at the first overflow), tpu_metrics_debug."

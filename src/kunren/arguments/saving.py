@@ -11,18 +11,24 @@ from kunren.arguments.choices import SaveStrategy
 from kunren.arguments.group import ArgumentGroup, explained
 
 
-@dataclass
+@dataclass(init=False, repr=False, eq=False)
 class Saving(ArgumentGroup):
     save_only_model: bool = explained(False, "Save weights only: smaller, but such a checkpoint cannot be resumed.")
     save_strategy: SaveStrategy | str = explained("steps", "When to save: 'no', 'steps', 'epoch' or 'best'.")
     save_steps: float = explained(500, "Save every that many steps; below 1 a share of the run.")
     save_on_each_node: bool = explained(False, "Save on every machine, not only on the first.")
     async_save: bool = explained(True, "Write checkpoints in the background, from a copy in host memory (kunren only).")
-    save_minutes: float | None = explained(None, "Also save when so many minutes have passed (kunren only).")
-    max_minutes: float | None = explained(None, "Save and stop before so many minutes are over (kunren only).")
+    save_minutes: float | None = explained(
+        None, "Also save when so many minutes have passed since the last save; None: never (kunren only)."
+    )
+    max_minutes: float | None = explained(
+        None, "Save and stop before so many minutes are over; None: no limit (kunren only)."
+    )
     save_total_limit: int | None = explained(None, "Keep that many checkpoints, the best one among them; None: all.")
     save_best_limit: int | None = explained(
-        None, "Keep so many of the best beside the last `save_total_limit`, or the newest (kunren only)."
+        None,
+        "Keep so many of the best, beside the last save_total_limit or, without that, the newest. None: "
+        "save_total_limit alone counts (kunren only).",
     )
     enable_jit_checkpoint: bool = explained(
         False, "Save when the scheduler announces the end (SIGTERM). kunren does so anyway where checkpoints are saved."
@@ -32,7 +38,8 @@ class Saving(ArgumentGroup):
         True, "After a resume, give callbacks the state they were saved with. transformers does so only when asked."
     )
     resume_from_checkpoint: str | None = explained(
-        None, "The checkpoint that train() resumes when it is given none: a path, or True for the newest."
+        None,
+        "The checkpoint that train() resumes when it is given none: a path, or True for the newest. None: start anew.",
     )
 
     def normalise(self) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy
 import torch
-from numpy.random.mtrand import get_bit_generator, set_bit_generator
 
 _MASK = (1 << 64) - 1
 
@@ -126,8 +125,8 @@ class DataRandomness:
     def __enter__(self) -> None:
         self._python = random.getstate()
         self._torch = torch.default_generator.get_state()
-        self._numpy_theirs = get_bit_generator()
-        set_bit_generator(self._numpy_mine)
+        self._numpy_theirs = numpy.random.mtrand.get_bit_generator()
+        numpy.random.mtrand.set_bit_generator(self._numpy_mine)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -136,4 +135,4 @@ class DataRandomness:
         _position = None
         random.setstate(self._python)
         torch.default_generator.set_state(self._torch)
-        set_bit_generator(self._numpy_theirs)
+        numpy.random.mtrand.set_bit_generator(self._numpy_theirs)

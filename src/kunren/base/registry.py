@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kunren.base.names import did_you_mean
@@ -13,6 +13,17 @@ def resolve(entry: str) -> Any:
     """Import what "package.module:attribute" names; the module is loaded now, not before."""
     module_name, _, attribute = entry.partition(":")
     return getattr(importlib.import_module(module_name), attribute)
+
+
+def on_demand(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """The `__getattr__` of a package that imports each of its names, from the module in it, when it is asked for."""
+
+    def get(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return resolve(f"{package}.{homes[name]}:{name}")
+
+    return get
 
 
 def look_up(registry: Mapping[str, str], name: str, what: str) -> Any:

@@ -1,20 +1,63 @@
-"""Show how far a run is: bars in a terminal or notebook, one line per log entry anywhere else."""
+"""Show how far a run is: bars in a terminal, one line per log entry anywhere else."""
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import sys
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
+from kunren.base.registry import resolve
 from kunren.base.state import TrainerControl, TrainerState
 from kunren.callbacks.callback import TrainerCallback
+from kunren.callbacks.printer import PrinterCallback, encodable, one_line, print_line
+from kunren.callbacks.progress_bars import (
+    columns_of,
+    fill,
+    folded,
+    in_notebook,
+    is_terminal,
+    make_way,
+    open_bar,
+    shows_bars,
+)
+from kunren.callbacks.progress_pace import Pace, clock, speed
 
 logger = logging.getLogger(__name__)
 
-REFRESH_SECONDS = 0.1
+COST_LIMIT = 50  # a bar that took t seconds to draw is left alone for this many times t
+
+
+@dataclass
+class Evaluation:
+    """An evaluation or prediction that is going on. `total`: its batches, None for a stream."""
+
+    loader: Callable[[], Any]
+    prefix: str | None
+    total: int | None
+    begun: float
+    batches: int = 0
+
+    @property
+    def name(self) -> str:
+        """The set's name where there are several sets."""
+        if self.prefix is None or self.prefix == "eval":
+            return "evaluation"
+        return "prediction" if self.prefix == "test" else one_line(self.prefix.removeprefix("eval_"))
+
+    def words(self, now: float) -> tuple[str, list[str]]:
+        """The count and the times."""
+        elapsed = clock(now - self.begun)
+        if self.total is None:
+            return f"{self.batches} batch{'' if self.batches == 1 else 'es'}", [f"[{elapsed}]"]
+        count = f"{self.batches}/{self.total}"
+        if not 0 < self.batches < self.total:
+            return count, [f"[{elapsed}]"]
+        remaining = (self.total - self.batches) * (now - self.begun) / self.batches
+        return count, [f"[{elapsed}<{clock(remaining)}]"]
 
 
 class ProgressCallback(TrainerCallback):
@@ -23,6 +66,8 @@ class ProgressCallback(TrainerCallback):
     Strings longer than `max_str_len` characters are not shown in log lines.
     """
 
+    refresh_seconds = 0.1
+
     def __init__(self, max_str_len: int = 100) -> None:
         self.max_str_len = max_str_len
         self.training_bar: Any = None
@@ -30,16 +75,30 @@ class ProgressCallback(TrainerCallback):
         self.current_step = 0
         self._is_training = False
         self._has_failed = False
-        self._next_refresh = 0.0
-        self._unshown_batches = 0
+        self._pace: Pace | None = None
+        self._evaluation: Evaluation | None = None
+        self._last_logs: dict[str, Any] = {}
+        self._last_speed: str | None = None
+        self._next_refresh = self._last_event = 0.0
+        self._stop_making_way: Callable[[], None] | None = None
+
+    # ---- the hooks
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if state.is_world_process_zero:
-            self._guard(self._begin, state)
+        if state.is_world_process_zero and not self._has_failed:
+            self._is_training = True
+            self.current_step = state.global_step
+            self._evaluation, self._last_logs, self._last_speed = None, {}, None
+            self._last_event = monotonic()
+            self._pace = Pace(state.global_step, self._last_event)
+            self._guard(self._begin, args, state)
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if self.training_bar is not None and self._is_due():
-            self._guard(self._advance, state.global_step)
+        if not self._is_training and self.training_bar is None:
+            return
+        self._last_event = now = monotonic()
+        if now >= self._next_refresh:
+            self._guard(self._refresh, state, now)
 
     def on_prediction_step(
         self,
@@ -47,16 +106,31 @@ class ProgressCallback(TrainerCallback):
         state: TrainerState,
         control: TrainerControl,
         eval_dataloader: Any = None,
+        metric_key_prefix: str | None = None,
         **kwargs: Any,
     ) -> None:
         if not state.is_world_process_zero or self._has_failed:
             return
-        self._unshown_batches += 1
-        if self._is_due():
-            self._guard(self._advance_prediction, eval_dataloader)
+        now, current = monotonic(), self._evaluation
+        # An evaluation that failed has not ended: the next one is told from it by its data.
+        if current is None or current.loader() is not eval_dataloader or current.prefix != metric_key_prefix:
+            self._guard(self._close_prediction_bar)
+            loader, begun = _reference(eval_dataloader), self._last_event if self._is_active else now
+            current = Evaluation(loader, metric_key_prefix, _length(eval_dataloader), begun)
+            self._evaluation = current
+        current.batches += 1
+        if now >= self._next_refresh:
+            self._guard(self._refresh_evaluation, current, now)
 
-    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self._guard(self._end_prediction)
+    def on_evaluate(
+        self,
+        args: Any,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self._over(state, metrics)
 
     def on_predict(
         self,
@@ -66,7 +140,8 @@ class ProgressCallback(TrainerCallback):
         metrics: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        self._guard(self._end_prediction)
+        # While a training is shown, its log is that of evaluations.
+        self._over(state, None if self._is_active else metrics)
 
     def on_log(
         self,
@@ -74,13 +149,30 @@ class ProgressCallback(TrainerCallback):
         state: TrainerState,
         control: TrainerControl,
         logs: dict[str, Any] | None = None,
+        account: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        if self._is_training and logs is not None and state.is_world_process_zero:
-            self._guard(self._show, state, logs)
+        if logs is not None and self._is_active:
+            self._guard(self._log, state, logs, account)
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self._guard(self._end, state.global_step)
+        if self._is_active:
+            self._guard(self._end, state)
+        self._is_training, self._evaluation = False, None
+
+    def on_exception(
+        self, args: Any, state: TrainerState, control: TrainerControl, exception: Any = None, **kwargs: Any
+    ) -> None:
+        """Let go of the line, for the traceback to start on one of its own."""
+        self._is_training, self._evaluation = False, None
+        self._guard(self._close)
+
+    # ---- what they share
+
+    @property
+    def _is_active(self) -> bool:
+        """Whether a training is shown; a subclass may have opened the bar of its own."""
+        return self._is_training or self.training_bar is not None
 
     def _guard(self, show: Callable[..., None], *values: Any) -> None:
         """Call `show`; the first failure is reported and nothing more is shown."""
@@ -89,55 +181,121 @@ class ProgressCallback(TrainerCallback):
         try:
             show(*values)
         except Exception as error:  # a closed terminal or a broken pipe is no reason to lose a run
-            self._has_failed = True
+            self._has_failed, self._is_training = True, False
             self.training_bar = self.prediction_bar = None
+            self._leave_alone()
             logger.warning(
                 "Progress cannot be shown (%s: %s); the run goes on without it.", type(error).__name__, error
             )
 
-    def _is_due(self) -> bool:
+    def _refresh(self, state: TrainerState, now: float) -> None:
+        if self._pace is not None:
+            self._pace.advance(state.global_step, now)
+        self._draw_training(state, now)
+        self._ration(now)
+
+    def _refresh_evaluation(self, evaluation: Evaluation, now: float) -> None:
+        self._draw_evaluation(evaluation, now)
+        self._ration(now)
+
+    def _ration(self, begun: float) -> None:
+        """Nothing more is drawn for a while: the longer, the slower the terminal."""
         now = monotonic()
-        if now < self._next_refresh:
-            return False
-        self._next_refresh = now + REFRESH_SECONDS
-        return True
+        self._next_refresh = now + max(self.refresh_seconds, COST_LIMIT * (now - begun))
 
-    def _begin(self, state: TrainerState) -> None:
-        self._close_bars()
-        self._is_training = True
+    def _over(self, state: TrainerState, metrics: Mapping[str, Any] | None) -> None:
+        evaluation, self._evaluation = self._evaluation, None
+        now = monotonic()
+        if self._pace is not None:
+            self._pace.pause(now - self._last_event)
+            self._last_event = now
+        if evaluation is not None:
+            self._guard(self._end_evaluation, evaluation, state, metrics or {}, now)
+
+    def _log(self, state: TrainerState, logs: Mapping[str, Any], account: Mapping[str, Any] | None) -> None:
+        now = monotonic()
+        if "loss" in logs:
+            self._last_event = now  # reading the loss waited for the steps
+            if self._pace is not None:
+                self._pace.advance(state.global_step, now)
+            self._last_logs = dict(logs)
+            self._last_speed = speed(account, None)
+        self._show_logs(state, logs, now)
+
+    def _elapsed(self, now: float) -> str:
+        return clock(now - self._pace.begun if self._pace is not None else 0.0)
+
+    def _remaining(self, state: TrainerState) -> str:
+        return clock(self._pace.remaining(state.max_steps) if self._pace is not None else None)
+
+    # ---- bars and lines; a notebook overrides these
+
+    def _begin(self, args: Any, state: TrainerState) -> None:
+        self._close()
+        if shows_bars():
+            self.training_bar = self._open(total=state.max_steps or None, initial=state.global_step)
+            self._draw_training(state, self._last_event)
+
+    def _draw_training(self, state: TrainerState, now: float, is_over: bool = False) -> None:
+        if self.training_bar is not None:
+            self._set_training(state, now, is_over)
+            self.training_bar.refresh()
+
+    def _set_training(self, state: TrainerState, now: float, is_over: bool = False) -> None:
+        times = self._elapsed(now) if is_over else f"{self._elapsed(now)}<{self._remaining(state)}"
+        count = f"{state.global_step}/{state.max_steps}"
+        fill(self.training_bar, state.global_step, "", count, [f"[{times}]", *self._figures()])
         self.current_step = state.global_step
-        if _shows_bars():
-            self.training_bar = _open_bar(total=state.max_steps, initial=state.global_step)
 
-    def _advance(self, to_step: int) -> None:
-        self.training_bar.update(to_step - self.current_step)
-        self.current_step = to_step
+    def _figures(self) -> list[str]:
+        """The newest loss, speed and rate, the most wanted first."""
+        figures = []
+        if "loss" in self._last_logs:
+            figures.append(f"loss {self._format(self._last_logs['loss'])}")
+        if newest := self._last_speed or speed(None, self._pace):
+            figures.append(newest)
+        if "learning_rate" in self._last_logs:
+            figures.append(f"lr {self._format(self._last_logs['learning_rate'])}")
+        return figures
 
-    def _advance_prediction(self, eval_dataloader: Any) -> None:
+    def _draw_evaluation(self, evaluation: Evaluation, now: float) -> None:
         if self.prediction_bar is None:
-            if not _shows_bars():
+            if not shows_bars():
                 return
-            self.prediction_bar = _open_bar(total=_length(eval_dataloader), leave=self.training_bar is None)
-        self.prediction_bar.update(self._unshown_batches)
-        self._unshown_batches = 0
+            self.prediction_bar = self._open(total=evaluation.total, leave=self.training_bar is None)
+        fill(self.prediction_bar, evaluation.batches, evaluation.name, *evaluation.words(now))
+        self.prediction_bar.refresh()
 
-    def _end_prediction(self) -> None:
-        bar, self.prediction_bar = self.prediction_bar, None
-        if bar is not None:
-            bar.update(self._unshown_batches)
-            bar.close()
-        self._unshown_batches = 0
+    def _end_evaluation(
+        self, evaluation: Evaluation, state: TrainerState, metrics: Mapping[str, Any], now: float
+    ) -> None:
+        if not self._is_active:
+            if shows_bars():
+                self._draw_evaluation(evaluation, now)
+            else:
+                print_line(self._line(evaluation.name, metrics))
+        self._close_prediction_bar()
 
-    def _show(self, state: TrainerState, logs: dict[str, Any]) -> None:
-        line = f"step {state.global_step}/{state.max_steps}"
-        for name, value in logs.items():
-            if name != "total_flos":
-                line += f" | {name} {self._format(value)}"
-        if self.training_bar is None:
-            print(line, flush=True)
-        else:
-            self._advance(state.global_step)
-            self.training_bar.write(line)
+    def _show_logs(self, state: TrainerState, logs: Mapping[str, Any], now: float) -> None:
+        line = self._line(f"step {state.global_step}/{state.max_steps}", logs)
+        if "loss" not in logs:
+            self._close_prediction_bar()  # these are the metrics of the evaluation: it is over
+        if self.training_bar is not None and is_terminal(sys.stdout):
+            self._set_training(state, now)
+            line = encodable(folded(line, columns_of(self.training_bar)), sys.stdout)
+            self.training_bar.write(line)  # draws the bar as well
+            return
+        if "loss" in logs:
+            newest = self._last_speed or speed(None, self._pace)
+            line += f" | {newest}" if newest is not None else ""
+            if state.global_step < state.max_steps and (left := self._remaining(state)) != "?":
+                line += f" | {left} left"
+        print_line(line)
+        self._draw_training(state, now)
+
+    def _line(self, head: str, logs: Mapping[str, Any]) -> str:
+        entries = (f"{one_line(name)} {self._format(value)}" for name, value in logs.items() if name != "total_flos")
+        return " | ".join([head, *entries])
 
     def _format(self, value: Any) -> str:
         if isinstance(value, float):
@@ -145,39 +303,61 @@ class ProgressCallback(TrainerCallback):
         text = str(value)
         if len(text) > self.max_str_len:
             return f"({len(text)} characters; max_str_len is {self.max_str_len})"
-        return text
+        return one_line(text)
 
-    def _end(self, step: int) -> None:
-        self._is_training = False
-        if self.training_bar is not None:
-            self._advance(step)
-        self._close_bars()
+    def _end(self, state: TrainerState) -> None:
+        self._draw_training(state, monotonic(), is_over=True)
+        self._close()
 
-    def _close_bars(self) -> None:
-        self._end_prediction()
+    def _open(self, **options: Any) -> Any:
+        if self._stop_making_way is None:
+            self._stop_making_way = make_way(self._open_bars)
+        return open_bar(**options)
+
+    def _open_bars(self) -> list[Any]:
+        return [bar for bar in (self.prediction_bar, self.training_bar) if bar is not None]
+
+    def _close(self) -> None:
+        self._close_prediction_bar()
         bar, self.training_bar = self.training_bar, None
         if bar is not None:
             bar.close()
+        self._leave_alone()
+
+    def _close_prediction_bar(self) -> None:
+        bar, self.prediction_bar = self.prediction_bar, None
+        if bar is not None:
+            bar.close()
+        if self.training_bar is None:
+            self._leave_alone()
+
+    def _leave_alone(self) -> None:
+        """There is no bar any more that a warning would have to be let past."""
+        stop, self._stop_making_way = self._stop_making_way, None
+        if stop is not None:
+            stop()
 
 
-def _shows_bars() -> bool:
-    """Whether what is drawn can be drawn over: in a notebook, or where both streams are terminals."""
-    if importlib.util.find_spec("tqdm") is None:
-        return False
-    if type(sys.stdout).__module__.startswith("ipykernel."):
-        return True
-    return all(stream is not None and stream.isatty() for stream in (sys.stdout, sys.stderr))
+def reporter(disable_tqdm: bool) -> type[TrainerCallback]:
+    """The callback that shows a run in the place this process runs in."""
+    if disable_tqdm:
+        return PrinterCallback
+    if in_notebook():
+        found: type[TrainerCallback] = resolve("kunren.callbacks.notebook:NotebookProgressCallback")
+        return found
+    return ProgressCallback
 
 
-def _open_bar(**options: Any) -> Any:
-    from tqdm.auto import tqdm  # not needed, so maybe not installed, where there is no terminal
-
-    # Refreshes are already rationed here, so every update is drawn.
-    return tqdm(dynamic_ncols=True, mininterval=0, miniters=1, **options)
+def _reference(loader: Any) -> Callable[[], Any]:
+    """What gives the loader, but does not keep its data and workers."""
+    try:
+        return weakref.ref(loader)
+    except TypeError:
+        return lambda: loader
 
 
 def _length(loader: Any) -> int | None:
     try:
         return len(loader)
-    except (TypeError, NotImplementedError, AttributeError):
+    except Exception:  # a stream; or somebody else's `__len__`, which may raise anything
         return None

@@ -5,12 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import re
-import zipfile
 from pathlib import Path
 
-import safetensors
-
-from kunren.base.strict_json import read_json
 from kunren.checkpoint.store import MANIFEST_NAME, is_of_newer_format, verify
 
 logger = logging.getLogger(__name__)
@@ -25,20 +21,8 @@ SCALER_NAME = "scaler.pt"
 RNG_STATE_NAME = "rng_state.pth"
 CURSOR_NAME = "cursor.json"
 DATA_STATE_NAME = "data_state.pt"
-CONFIG_NAME = "config.json"
-WEIGHTS_NAME = "pytorch_model.bin"
-WEIGHTS_INDEX_NAME = "pytorch_model.bin.index.json"
-SAFE_WEIGHTS_NAME = "model.safetensors"
-SAFE_WEIGHTS_INDEX_NAME = "model.safetensors.index.json"
-ADAPTER_WEIGHTS_NAME = "adapter_model.bin"
-ADAPTER_SAFE_WEIGHTS_NAME = "adapter_model.safetensors"
-EXTRA_STATE_NAME = "extra_state.pt"
-# transformers puts this file into a checkpoint that it saves on SIGTERM, and removes it when the save is done.
-INCOMPLETE_NAME = "checkpoint-is-incomplete.txt"
 
 _CHECKPOINT = re.compile(rf"^{CHECKPOINT_PREFIX}-(\d+)$")
-_WEIGHTS = ("model.safetensors*", "pytorch_model.bin*", "adapter_model.*", "*/adapter_model.*")  # or their index
-_SHARDED_WEIGHTS = ("pytorch_model_fsdp*", "global_step*")  # folders, by FSDP and by DeepSpeed
 
 
 def checkpoint_path(output_dir: str | Path, step: int) -> Path:
@@ -78,7 +62,9 @@ def problems(folder: str | Path, digests: bool = False) -> list[str]:
     elif (folder / CURSOR_NAME).exists():
         found = [f"{MANIFEST_NAME} is missing"]  # one of kunren's, of which nothing can be verified any more
     else:
-        found = _problems_without_manifest(folder)
+        from kunren.checkpoint.formats import transformers_checkpoint
+
+        found = transformers_checkpoint.problems(folder, TRAINER_STATE_NAME)
     if not (folder / TRAINER_STATE_NAME).is_file():
         found.append(f"{TRAINER_STATE_NAME} is missing")
     return list(dict.fromkeys(found))
@@ -132,48 +118,3 @@ def resolve(resume_from_checkpoint: str | os.PathLike[str] | bool | None, output
         advice = f"Whole checkpoints near it: {whole}." if whole else "There is no whole checkpoint near it."
         raise ValueError(f"{path} cannot be resumed from: {'; '.join(found)}. {advice}")
     return path
-
-
-def _problems_without_manifest(folder: Path) -> list[str]:
-    found = []
-    if (folder / INCOMPLETE_NAME).exists():
-        found.append(f"its save was cut off ({INCOMPLETE_NAME} is there)")
-    try:
-        read_json(folder / TRAINER_STATE_NAME)
-    except FileNotFoundError:
-        found.append(f"{TRAINER_STATE_NAME} is missing")
-    except (OSError, ValueError) as error:
-        found.append(f"{TRAINER_STATE_NAME} cannot be read ({error})")
-    if not any(next(folder.glob(pattern), None) for pattern in _WEIGHTS + _SHARDED_WEIGHTS):
-        found.append(
-            f"it has no weights ({SAFE_WEIGHTS_NAME}, {WEIGHTS_NAME}, {ADAPTER_SAFE_WEIGHTS_NAME} or an index)"
-        )
-    for index in (SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_INDEX_NAME):
-        if (folder / index).exists():
-            found += _missing_shards(folder, index)
-    return found + [f"{path.name} was cut short" for path in sorted(folder.iterdir()) if _is_cut_short(path)]
-
-
-def _missing_shards(folder: Path, index: str) -> list[str]:
-    try:
-        shards = sorted(set(read_json(folder / index)["weight_map"].values()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return [f"{index} cannot be read ({error})"]
-    return [f"{shard}, listed in {index}, is missing" for shard in shards if not (folder / shard).is_file()]
-
-
-def _is_cut_short(path: Path) -> bool:
-    """Whether a tensor file ends before it should; both formats tell without reading the tensors."""
-    if not path.is_file():
-        return False
-    if path.suffix == ".safetensors":
-        try:
-            with safetensors.safe_open(path, framework="np"):
-                return False
-        except safetensors.SafetensorError:
-            return True
-    if path.suffix in (".pt", ".pth", ".bin"):
-        # torch's zip files begin with PK; its format before 1.6 does not, and cannot tell
-        with path.open("rb") as file:
-            return file.read(2) in (b"PK", b"") and not zipfile.is_zipfile(path)
-    return False

@@ -23,7 +23,7 @@ from kunren.base.random_state import capture, restore
 from kunren.base.state import TrainerState
 from kunren.base.strict_json import read_json, write_json
 from kunren.checkpoint import layout, sink
-from kunren.checkpoint.weight_files import load_plain
+from kunren.checkpoint.formats import torch_file
 from kunren.optim.parameter_groups import fit_state, split_state
 from kunren.optim.schedule import groups_in, resize_state
 
@@ -73,7 +73,7 @@ def load_optimizer(optimizer: Optimizer, folder: Path, number_of_decay_parameter
     path = next(filter(Path.is_file, choices), None)
     if path is None:
         return False
-    fit_state(load_plain(path), optimizer, number_of_decay_parameters)
+    fit_state(torch_file.load_plain(path), optimizer, number_of_decay_parameters)
     return True
 
 
@@ -82,7 +82,7 @@ def save_scheduler(scheduler: Stateful, folder: Path, groups: int | None = None)
     state = scheduler.state_dict()
     if groups is not None:
         state = resize_state(state, groups)
-    _write(plain(state, layout.SCHEDULER_NAME), folder / layout.SCHEDULER_NAME)
+    torch_file.save(plain(state, layout.SCHEDULER_NAME), folder / layout.SCHEDULER_NAME)
 
 
 def load_scheduler(scheduler: Stateful, folder: Path) -> bool:
@@ -96,7 +96,7 @@ def load_scheduler(scheduler: Stateful, folder: Path) -> bool:
 
 
 def save_scaler(scaler: Stateful, folder: Path) -> None:
-    _write(plain(scaler.state_dict(), layout.SCALER_NAME), folder / layout.SCALER_NAME)
+    torch_file.save(plain(scaler.state_dict(), layout.SCALER_NAME), folder / layout.SCALER_NAME)
 
 
 def load_scaler(scaler: Stateful, folder: Path) -> bool:
@@ -108,7 +108,7 @@ def load_scaler(scaler: Stateful, folder: Path) -> bool:
 
 def save_random_state(folder: Path, process_index: int = 0, world_size: int = 1) -> None:
     """Write every generator of this process: `rng_state.pth`, or `rng_state_<rank>.pth` when there are several."""
-    _write(capture(), folder / layout.rng_state_name(process_index, world_size))
+    torch_file.save(capture(), folder / layout.rng_state_name(process_index, world_size))
 
 
 def load_random_state(folder: Path, process_index: int = 0, world_size: int = 1) -> bool:
@@ -122,7 +122,7 @@ def load_random_state(folder: Path, process_index: int = 0, world_size: int = 1)
         logger.warning("%s has no %s: random numbers go on from the seed, not from where they were.", folder, name)
         return False
     with torch.serialization.safe_globals(_numpy_array_globals()):
-        restore(load_plain(path))
+        restore(torch_file.load_plain(path))
     return True
 
 
@@ -136,7 +136,7 @@ def load_trainer_state(folder: Path) -> TrainerState:
 
 def save_training_args(arguments: Mapping[str, Any], folder: Path) -> None:
     """Write `training_args.bin` as a dict of plain values: unlike a pickled object it cannot run code when read."""
-    _write(plain(arguments, layout.TRAINING_ARGS_NAME, unknown=repr), folder / layout.TRAINING_ARGS_NAME)
+    torch_file.save(plain(arguments, layout.TRAINING_ARGS_NAME, unknown=repr), folder / layout.TRAINING_ARGS_NAME)
 
 
 def load_training_args(folder: Path) -> dict[str, Any] | None:
@@ -165,7 +165,7 @@ def load_cursor(folder: Path) -> dict[str, Any] | None:
 def save_data_state(state: Mapping[str, Any], folder: Path) -> None:
     """Write what a loader keeps of its position beside the cursor, if anything."""
     if state:
-        _write(plain(state, layout.DATA_STATE_NAME), folder / layout.DATA_STATE_NAME)
+        torch_file.save(plain(state, layout.DATA_STATE_NAME), folder / layout.DATA_STATE_NAME)
 
 
 def load_data_state(folder: Path) -> dict[str, Any]:
@@ -213,14 +213,9 @@ def _run(action: Callable[[Path], None], folder: Path, note: str) -> None:
         raise
 
 
-def _write(value: Any, path: Path) -> None:
-    with path.open("wb") as file:  # torch's own writer hides why it failed; Python's says "No space left on device"
-        torch.save(value, file)
-
-
 def _read(path: Path) -> Any:
-    """What `_write` has written, or None."""
-    return load_plain(path) if path.is_file() else None
+    """What is in a file, or None."""
+    return torch_file.load_plain(path) if path.is_file() else None
 
 
 def _numpy_array_globals() -> list[Any]:

@@ -12,11 +12,11 @@ import hashlib
 import logging
 import os
 import re
-import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
+from random import SystemRandom
 from typing import Any, Protocol, final
 
 import torch
@@ -63,7 +63,7 @@ class Publication:
         self.final = final
         self._processes = processes
         self._is_first = processes.process_index == 0
-        number = self._sum(secrets.randbits(31) if self._is_first else 0)  # all take that of the first
+        number = self._sum(SystemRandom().getrandbits(31) if self._is_first else 0)  # all take that of the first
         self.folder = _hidden_sibling(final, "saving", number)
         self._lock: int | None = None
 
@@ -212,7 +212,7 @@ def clean_leftovers(output_dir: Path) -> list[Path]:
 
 
 def _hidden_sibling(final: Path, kind: str, number: int | None = None) -> Path:
-    number = secrets.randbits(31) if number is None else number
+    number = SystemRandom().getrandbits(31) if number is None else number
     return final.parent / f".{final.name}.{kind}-{number:08x}"
 
 

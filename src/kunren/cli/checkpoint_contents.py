@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from kunren.base.strict_json import read_json
+from kunren.checkpoint.formats import ADAPTER_SAFE_WEIGHTS_NAME, ADAPTER_WEIGHTS_NAME
 from kunren.checkpoint.layout import (
-    ADAPTER_SAFE_WEIGHTS_NAME,
-    ADAPTER_WEIGHTS_NAME,
     TRAINER_STATE_NAME,
     problems,
     step_of,

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from kunren._version import __version__
-from kunren.cli import checkpoint, demo, inspect_model, plan
+from kunren.cli import checkpoint, demo, inspect_model, plan, report, train, watch
 
 
 def parser() -> argparse.ArgumentParser:
@@ -19,6 +19,9 @@ def parser() -> argparse.ArgumentParser:
     checkpoint.add_command(commands)
     inspect_model.add_command(commands)
     plan.add_command(commands)
+    train.add_command(commands)
+    report.add_command(commands)
+    watch.add_command(commands)
     return top
 
 

@@ -17,6 +17,7 @@ CONFIG is a YAML or JSON file with the fields of TrainingArguments, and:
   model            folder or name of a model of transformers; its configuration is enough
   task             what it is for: text-classification, text-generation, fill-mask, ...
   train_dataset    a parquet, csv, json, jsonl or text file, a folder of such, or one that `datasets` has saved
+  eval_dataset     the same, for evaluation
   text_column      what to tokenize, where the rows have no input_ids; a list of two for pairs
   max_length       tokens that a row is cut to (512)
 or, without model and data:
@@ -43,7 +44,8 @@ def add_command(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the plan; 2 where what was asked for cannot be read. An error of a run, or of a script, is shown whole."""
-    from kunren.cli.plan_config import ConfigError, planned
+    from kunren.cli.plan_config import planned
+    from kunren.cli.run_config import ConfigError
 
     try:
         with planned(options.config, options.overrides) as forecast:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import dataclasses
 import importlib
 import importlib.util
 import sys
@@ -15,16 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from kunren.arguments import TrainingArguments
-from kunren.arguments.legacy import LEGACY_NAMES
-from kunren.base.names import did_you_mean
+from kunren.cli.run_config import ConfigError, build_arguments, build_trainer, read_config, read_overrides
 from kunren.planning.forecast import Forecast, forecast_of_arguments
 
-OWN_KEYS = ("model", "task", "train_dataset", "text_column", "label_column", "max_length", "num_examples")
 _DEFAULT_FUNCTION = "make_trainer"
-
-
-class ConfigError(Exception):
-    """The file, the script or a key in it is at fault; the message says how to mend it."""
 
 
 @contextmanager
@@ -38,65 +31,12 @@ def planned(source: str, overrides: Sequence[str]) -> Iterator[Forecast]:
             raise ConfigError(f"{' '.join(overrides)}: a script sets its arguments itself.")
         yield _trainer_of(target, function).plan()
         return
-    values = read_config(Path(source)) | read_overrides(overrides)
-    own = {name: values.pop(name) for name in OWN_KEYS if name in values}
-    args = build_arguments(values, own)
+    args, own = build_arguments(read_config(Path(source)) | read_overrides(overrides))
     if own.get("model") is None or own.get("train_dataset") is None:
         yield _without_data(args, own)
         return
     with tempfile.TemporaryDirectory(prefix="kunren-plan-") as cache:
-        yield _trainer_for(args, own, cache).plan()
-
-
-def read_config(path: Path) -> dict[str, Any]:
-    """The keys of a YAML or JSON file, with those under `arguments` beside them."""
-    import yaml
-
-    if not path.is_file():
-        raise ConfigError(f"{path} does not exist: give a YAML or JSON file, or SCRIPT.py:FUNCTION.")
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))  # which reads JSON as well
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from None
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path} has to hold `name: value` lines, one for each argument.")
-    nested = values.pop("arguments", None) or {}
-    if not isinstance(nested, dict):
-        raise ConfigError(f"{path}: `arguments` has to hold `name: value` lines.")
-    twice = sorted(values.keys() & nested.keys())
-    if twice:
-        raise ConfigError(f"{path}: {', '.join(twice)} stands at the top and under `arguments`: keep one.")
-    return {str(name): value for name, value in (values | nested).items()}
-
-
-def read_overrides(words: Sequence[str]) -> dict[str, Any]:
-    """`--name value`, `--name=value`, or `--name` alone for a switch; values are read as YAML."""
-    import yaml
-
-    found: dict[str, Any] = {}
-    position = 0
-    while position < len(words):
-        name, has_value, text = words[position].partition("=")
-        if not name.startswith("--"):
-            raise ConfigError(f"{words[position]!r} is not understood: give --name value.")
-        position += 1
-        if not has_value and position < len(words) and not words[position].startswith("--"):
-            text, has_value = words[position], "="
-            position += 1
-        found[name[2:].replace("-", "_")] = yaml.safe_load(text) if has_value else True
-    return found
-
-
-def build_arguments(values: dict[str, Any], own: dict[str, Any]) -> TrainingArguments:
-    """TrainingArguments; a ConfigError for a name that is neither theirs nor one of `OWN_KEYS`."""
-    known = [*(item.name for item in dataclasses.fields(TrainingArguments)), *OWN_KEYS]
-    for name in values:
-        if name not in known and name not in LEGACY_NAMES:
-            raise ConfigError(f"There is no key {name!r}.{did_you_mean(name, [*known, *LEGACY_NAMES])}")
-    try:
-        return TrainingArguments(**{"output_dir": "trainer_output", **values})
-    except (TypeError, ValueError) as error:
-        raise ConfigError(str(error)) from None
+        yield build_trainer(args, own, cache, is_to_train=False).plan()
 
 
 def _without_data(args: TrainingArguments, own: dict[str, Any]) -> Forecast:
@@ -113,16 +53,6 @@ def _without_data(args: TrainingArguments, own: dict[str, Any]) -> Forecast:
         return forecast_of_arguments(args, count)
     except ValueError as error:
         raise ConfigError(str(error)) from None
-
-
-def _trainer_for(args: TrainingArguments, own: dict[str, Any], cache: str) -> Any:
-    from kunren.hf.trainer_for_task import TaskError, trainer_for_task
-
-    options = {name: own.get(name) for name in ("text_column", "label_column", "max_length")}
-    try:
-        return trainer_for_task(args, own["model"], own.get("task"), own["train_dataset"], cache, **options)
-    except (TaskError, OSError) as error:
-        raise ConfigError(str(error)) from error
 
 
 def _trainer_of(target: str, function: str) -> Any:

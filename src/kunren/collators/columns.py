@@ -14,6 +14,9 @@ from typing import Any, TypeVar
 import numpy
 import torch
 
+from kunren.base.registry import resolve
+from kunren.collators import EQUALS_OF_TRANSFORMERS
+
 Array = numpy.ndarray[Any, Any]
 Columns = Mapping[str, "Column"]
 CollateColumns = Callable[[Columns], Any]
@@ -77,7 +80,6 @@ def token_column(values: Sequence[Any]) -> Column | None:
 
 _THEIRS = "transformers.data.data_collator"
 _OF_FUNCTIONS: dict[Callable[..., Any], CollateColumns] = {}
-_EQUALS: dict[str, Callable[[Any], CollateColumns]] = {}
 
 
 def takes_columns(collate_columns: CollateColumns) -> Callable[[Function], Function]:
@@ -85,16 +87,6 @@ def takes_columns(collate_columns: CollateColumns) -> Callable[[Function], Funct
 
     def register(function: Function) -> Function:
         _OF_FUNCTIONS[function] = collate_columns
-        return function
-
-    return register
-
-
-def equals_of_transformers(name: str) -> Callable[[Function], Function]:
-    """Decorate a function from transformers' collator of that name to what makes the same batches from columns."""
-
-    def register(function: Function) -> Function:
-        _EQUALS[name] = function
         return function
 
     return register
@@ -116,8 +108,11 @@ def column_collation(collator: Any) -> CollateColumns | None:
     if own is not None:
         return own
     named = collator if hasattr(collator, "__qualname__") else kind
-    equal = _EQUALS.get(named.__qualname__) if getattr(named, "__module__", None) == _THEIRS else None
-    return None if equal is None or _is_patched(collator) else equal(collator)
+    equal = EQUALS_OF_TRANSFORMERS.get(named.__qualname__) if getattr(named, "__module__", None) == _THEIRS else None
+    if equal is None or _is_patched(collator):
+        return None
+    collate_columns: CollateColumns = resolve(f"kunren.collators.{equal}")(collator)
+    return collate_columns
 
 
 def _is_patched(collator: Any) -> bool:

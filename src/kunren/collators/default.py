@@ -17,7 +17,6 @@ from kunren.collators.columns import (
     Columns,
     as_python_type,
     as_tensor,
-    equals_of_transformers,
     takes_columns,
 )
 
@@ -66,14 +65,13 @@ class DefaultDataCollator:
 _AS_ASKED: dict[str, CollateColumns] = {"pt": tensors_from_columns, "np": arrays_from_columns}
 
 
-@equals_of_transformers("default_data_collator")
-@equals_of_transformers("torch_default_data_collator")
-def _columns_for_function(theirs: Any) -> CollateColumns:
+def columns_for_function(theirs: Any) -> CollateColumns:
+    """What makes the batches of transformers' collator from columns."""
     return tensors_from_columns
 
 
-@equals_of_transformers("DefaultDataCollator")
-def _columns_for_object(theirs: Any) -> CollateColumns:
+def columns_for_object(theirs: Any) -> CollateColumns:
+    """What makes the batches of transformers' collator from columns."""
     return DefaultDataCollator(theirs.return_tensors).collate_columns
 
 

@@ -9,7 +9,7 @@ import numpy
 from torch import nn
 
 from kunren.collators import stacking
-from kunren.collators.columns import Array, CollateColumns, Column, Columns, equals_of_transformers
+from kunren.collators.columns import Array, CollateColumns, Column, Columns
 from kunren.collators.default import DefaultDataCollator
 from kunren.collators.labels import labels_of, refuse_other_lengths
 from kunren.collators.ragged import as_kind, end_to_end, lengths_of
@@ -88,8 +88,8 @@ class DataCollatorWithFlattening(DefaultDataCollator):
         return batch
 
 
-@equals_of_transformers("DataCollatorWithFlattening")
-def _columns_for(theirs: Any) -> CollateColumns:
+def columns_for(theirs: Any) -> CollateColumns:
+    """What makes the batches of transformers' collator from columns."""
     return DataCollatorWithFlattening(
         theirs.return_tensors,
         return_position_ids=theirs.return_position_ids,

@@ -22,7 +22,6 @@ from kunren.collators.columns import (
     Columns,
     as_python_type,
     as_tensor,
-    equals_of_transformers,
 )
 from kunren.collators.labels import labels_of, pad_labels, refuse_other_lengths, values_of, without
 from kunren.collators.mixin import DataCollatorMixin
@@ -302,8 +301,7 @@ def _lengths(rows: Any) -> Array:
     return numpy.fromiter(map(len, rows), numpy.int64, len(rows))
 
 
-@equals_of_transformers("DataCollatorForLanguageModeling")
-def _columns_for(theirs: Any) -> CollateColumns:
+def columns_for(theirs: Any) -> CollateColumns:
     """Masking with numbers from the global generators alone: other batches of theirs are not the same."""
     if not theirs.mlm or theirs.whole_word_mask or theirs.seed is not None:
         return lambda columns: None

@@ -16,7 +16,6 @@ from kunren.collators.columns import (
     Columns,
     as_python_type,
     as_tensor,
-    equals_of_transformers,
     token_column,
 )
 from kunren.collators.token_padding import fills_of, pad_at_once, pads_by_the_usual_rules
@@ -123,8 +122,8 @@ class DataCollatorWithPadding:
         return [{name: _as_list(name, value) for name, value in row.items()} for row in features]
 
 
-@equals_of_transformers("DataCollatorWithPadding")
-def _columns_for(theirs: Any) -> CollateColumns:
+def columns_for(theirs: Any) -> CollateColumns:
+    """What makes the batches of transformers' collator from columns."""
     return DataCollatorWithPadding(
         theirs.tokenizer, theirs.padding, theirs.max_length, theirs.pad_to_multiple_of, theirs.return_tensors
     ).collate_columns

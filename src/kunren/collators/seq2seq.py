@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from kunren.collators.columns import CollateColumns, Column, Columns, equals_of_transformers
+from kunren.collators.columns import CollateColumns, Column, Columns
 from kunren.collators.labels import label_column, labels_of, pad_labels, without
 from kunren.collators.padding import DataCollatorWithPadding
 from kunren.collators.ragged import as_kind, to_numpy, up_to_multiple
@@ -74,8 +74,8 @@ class DataCollatorForSeq2Seq:
         return up_to_multiple(longest, self.pad_to_multiple_of)
 
 
-@equals_of_transformers("DataCollatorForSeq2Seq")
-def _columns_for(theirs: Any) -> CollateColumns:
+def columns_for(theirs: Any) -> CollateColumns:
+    """What makes the batches of transformers' collator from columns."""
     return DataCollatorForSeq2Seq(
         theirs.tokenizer,
         theirs.model,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from kunren.collators.columns import CollateColumns, Column, Columns, equals_of_transformers
+from kunren.collators.columns import CollateColumns, Column, Columns
 from kunren.collators.labels import label_column, labels_of, pad_labels, without
 from kunren.collators.mixin import DataCollatorMixin
 from kunren.collators.padding import DataCollatorWithPadding
@@ -51,8 +51,8 @@ class DataCollatorForTokenClassification(DataCollatorMixin):
         return batch
 
 
-@equals_of_transformers("DataCollatorForTokenClassification")
-def _columns_for(theirs: Any) -> CollateColumns:
+def columns_for(theirs: Any) -> CollateColumns:
+    """What makes the batches of transformers' collator from columns."""
     return DataCollatorForTokenClassification(
         theirs.tokenizer,
         theirs.padding,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils.data import IterableDataset
+
+from kunren.data.loaders import is_stream
+from kunren.data.samplers import samplers_of
 
 # A shuffle buffer's contents are not part of the state that `datasets` gives: after a resume other rows would come.
 _FORGETFUL = ("BufferShuffledExamplesIterable",)
@@ -13,10 +15,8 @@ _FORGETFUL = ("BufferShuffledExamplesIterable",)
 
 def generators_of(loader: Any) -> list[torch.Generator]:
     """The generators that a user gave a loader or its samplers; the order they draw depends on all epochs before."""
-    batch_sampler = getattr(loader, "batch_sampler", None)
-    places = (loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
     found: list[torch.Generator] = []
-    for place in places:
+    for place in (loader, *samplers_of(loader)):
         generator = getattr(place, "generator", None)
         if isinstance(generator, torch.Generator) and all(generator is not other for other in found):
             found.append(generator)
@@ -31,8 +31,7 @@ def stateful_stream_of(loader: Any) -> Any:
     if _has_state(loader):
         return loader
     dataset = getattr(loader, "dataset", None)
-    is_stream = isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__")
-    if is_stream and getattr(loader, "num_workers", 0) == 0 and _has_state(dataset) and not _forgets(dataset):
+    if is_stream(dataset) and getattr(loader, "num_workers", 0) == 0 and _has_state(dataset) and not _forgets(dataset):
         return dataset
     return None
 

@@ -50,16 +50,15 @@ def epoch_permutation(rows: int, seed: int, epoch: int) -> torch.Tensor:
     return torch.randperm(rows, generator=torch.Generator().manual_seed(seed + epoch))
 
 
+def samplers_of(loader: object) -> tuple[object, object, object]:
+    """A loader's sampler, its batch sampler and the sampler in that; None for what it has not."""
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    return getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)
+
+
 def set_epoch(loader: object, epoch: int) -> None:
     """Tell everything in a loader that shuffles by epoch which epoch it is: sampler, batch sampler, data set."""
-    batch_sampler = getattr(loader, "batch_sampler", None)
-    for part in (
-        getattr(loader, "sampler", None),
-        batch_sampler,
-        getattr(batch_sampler, "sampler", None),
-        getattr(loader, "dataset", None),
-        loader,
-    ):
+    for part in (*samplers_of(loader), getattr(loader, "dataset", None), loader):
         setter = getattr(part, "set_epoch", None)
         if callable(setter):
             setter(epoch)

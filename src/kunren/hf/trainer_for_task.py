@@ -1,13 +1,15 @@
-"""A Trainer from names alone: a model by its configuration, data by its files, a task by its name."""
+"""A Trainer from names alone: a model by its folder or name, data by its files, a task by its name."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from kunren.arguments import TrainingArguments
 from kunren.base.names import did_you_mean
+from kunren.base.random_state import set_seed
 from kunren.collators import (
     DataCollatorForLanguageModeling,
     DataCollatorForSeq2Seq,
@@ -15,6 +17,8 @@ from kunren.collators import (
     DataCollatorWithPadding,
 )
 from kunren.trainer import Trainer
+
+logger = logging.getLogger(__name__)
 
 _CLASSIFY, _GENERATE, _FILL = "text-classification", "text-generation", "fill-mask"
 _SEQ2SEQ = "AutoModelForSeq2SeqLM"
@@ -32,6 +36,8 @@ _TOKENIZED_HERE = (_CLASSIFY, _GENERATE, _FILL)  # of other tasks the rows have 
 _READERS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".txt": "text"}
 _TEXTS, _LABELS = ("text", "sentence", "content", "review"), ("label", "labels")
 _MAX_LENGTH = 512
+_SPLITS = {"train_dataset": ("train",), "eval_dataset": ("validation", "valid", "eval", "dev", "test")}
+_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model*.bin.index.json")
 
 
 class TaskError(Exception):
@@ -47,33 +53,58 @@ def trainer_for_task(
     text_column: str | list[str] | None = None,
     label_column: str | None = None,
     max_length: int | None = None,
+    eval_dataset: str | None = None,
+    is_to_train: bool = False,
 ) -> Trainer:
-    """A Trainer whose model has random weights. `cache`: a folder for what `datasets` makes of the files."""
+    """A Trainer for a look at the run, or one that `is_to_train`: with the model's weights, and rows tokenized once.
+
+    `cache`: a folder for what `datasets` makes of the files, which has to be there as long as the Trainer is used.
+    """
     try:
         import transformers
     except ImportError as error:
         raise TaskError("A model by name needs transformers: pip install 'kunren[hf]'.") from error
     name = _task_of(task, transformers)
-    rows = _rows_of(Path(train_dataset), cache)
+    rows = _rows_of("train_dataset", train_dataset, cache)
+    others = _rows_of("eval_dataset", eval_dataset, cache) if eval_dataset is not None else None
     config = _config_of(transformers, model)
     is_tokenized = "input_ids" in rows.column_names
     tokenizer = _tokenizer(transformers, model, is_needed=not is_tokenized)
     texts = [] if is_tokenized else _text_columns(rows, name, text_column)
     if name == _CLASSIFY:
-        rows = _with_classes(rows, label_column, texts, config)
+        rows, others = _with_classes(rows, others, label_column, texts, config)
     if not is_tokenized:
-        rows = _tokenized(rows, name, tokenizer, texts, max_length or _MAX_LENGTH)
-        args.remove_unused_columns = False  # the columns that there are become others when they are read
+        tokenize = _tokenization(name, tokenizer, texts, max_length or _MAX_LENGTH)
+        kept, folder = ["labels"] if name == _CLASSIFY else [], cache if is_to_train else None
+        rows = _tokenized(rows, tokenize, texts, kept, folder)
+        others = _tokenized(others, tokenize, texts, kept, folder) if others is not None else None
+        # Columns that become others when they are read are not known to the Trainer.
+        args.remove_unused_columns = args.remove_unused_columns and is_to_train
+    if others is None and not is_to_train and args.eval_strategy != "no":
+        others = rows
     kind = getattr(transformers, TASKS[name])
-    made = kind.from_config(config)
+    set_seed(args.seed)  # a new head, or a new model, is the same in every run
+    made = _with_weights(kind, model, config) if is_to_train else kind.from_config(config)
+    if name == _CLASSIFY and tokenizer is not None and getattr(config, "pad_token_id", None) is None:
+        # Where a row ends. Said any earlier, it would keep the gradient from the embedding of that token.
+        made.config.pad_token_id = tokenizer.pad_token_id
     return Trainer(
         model=made,
         args=args,
         train_dataset=rows,
+        eval_dataset=others,
         processing_class=tokenizer,
         data_collator=_collator(name, tokenizer, made),
-        **({"eval_dataset": rows} if args.eval_strategy != "no" else {}),
     )
+
+
+def _with_weights(kind: Any, model: str, config: Any) -> Any:
+    """The model with its weights; a folder with a configuration alone is trained from the beginning."""
+    folder = Path(model)
+    if folder.is_dir() and not any(path for pattern in _WEIGHTS for path in folder.glob(pattern)):
+        logger.warning("%s has no weights: the model starts with random ones.", model)
+        return kind.from_config(config)
+    return kind.from_pretrained(model, config=config, ignore_mismatched_sizes=True)  # a head for other classes is new
 
 
 def _task_of(task: str | None, transformers: Any) -> str:
@@ -85,24 +116,34 @@ def _task_of(task: str | None, transformers: Any) -> str:
     return found
 
 
-def _rows_of(path: Path, cache: str) -> Any:
+def _rows_of(key: str, place: str, cache: str) -> Any:
+    """The rows of a file or a folder; of a folder with several sets the one that the key is for."""
     try:
         import datasets
     except ImportError as error:
         raise TaskError("Data from files needs the package datasets: pip install 'kunren[hf]'.") from error
+    path, splits = Path(place), _SPLITS[key]
     if not path.exists():
-        raise TaskError(f"train_dataset: {path} does not exist.")
+        raise TaskError(f"{key}: {path} does not exist.")
     if (path / "dataset_info.json").is_file():
         return datasets.load_from_disk(str(path))
     if (path / "dataset_dict.json").is_file():
-        return datasets.load_from_disk(str(path))["train"]
+        held = datasets.load_from_disk(str(path))
+        if found := next((split for split in splits if split in held), None):
+            return held[found]
+        raise TaskError(f"{key}: {path} holds {', '.join(held)}, and none of {', '.join(splits)}.")
     files = [path] if path.is_file() else sorted(file for file in path.iterdir() if file.suffix in _READERS)
-    if path.is_dir() and any(file.stem.startswith("train") for file in files):
-        files = [file for file in files if file.stem.startswith("train")]
+    if path.is_dir():
+        named = ([file for file in files if file.stem.startswith(split)] for split in splits)
+        others = [file for file in files if key == "train_dataset" or not file.stem.startswith("train")]
+        files = next(filter(None, named), others)
     kinds = {_READERS.get(file.suffix) for file in files}
     if len(kinds) != 1 or None in kinds:
-        raise TaskError(f"train_dataset: {path} has to be, or to hold, files of one kind: {', '.join(_READERS)}.")
-    return datasets.load_dataset(kinds.pop(), data_files=list(map(str, files)), split="train", cache_dir=cache)
+        raise TaskError(f"{key}: {path} has to be, or to hold, files of one kind: {', '.join(_READERS)}.")
+    try:
+        return datasets.load_dataset(kinds.pop(), data_files=list(map(str, files)), split="train", cache_dir=cache)
+    except (datasets.exceptions.DatasetsError, ValueError) as error:
+        raise TaskError(f"{key}: {path} cannot be read: {error.__cause__ or error}") from error
 
 
 def _config_of(transformers: Any, model: str) -> Any:
@@ -138,24 +179,40 @@ def _column(rows: Any, given: str | None, usual: tuple[str, ...], what: str) -> 
     return str(found)
 
 
-def _with_classes(rows: Any, label_column: str | None, texts: list[str], config: Any) -> Any:
-    """Labels as class numbers under `labels`; the configuration is told how many there are."""
+def _with_classes(rows: Any, others: Any, label_column: str | None, texts: list[str], config: Any) -> tuple[Any, Any]:
+    """Both sets with class numbers under `labels`; the configuration is told how many there are, and their names."""
     column = _column(rows, label_column, _LABELS, "label_column")
     if column in texts:
         raise TaskError(f"{column!r} is both text and label: the columns are: {', '.join(rows.column_names)}.")
-    labels = sorted(rows.unique(column))
+    labels = rows.unique(column)
+    if None in labels:
+        raise TaskError(f"{column!r} is empty in some rows of train_dataset: leave these out.")
+    labels = sorted(labels)
     if not labels or not all(isinstance(label, (int, str)) for label in labels):
         raise TaskError(
             f"The labels in {column!r} are no classes but {type(labels[0]).__name__}, such as {labels[0]!r}."
         )
-    if isinstance(labels[0], str):
-        place = {label: number for number, label in enumerate(labels)}
-        numbers = [place[label] for label in rows[column]]
-        rows = rows.remove_columns(column).add_column("labels", numbers)
-    elif column != "labels":
-        rows = rows.rename_column(column, "labels")
-    config.num_labels = len(labels) if isinstance(labels[0], str) else max(labels) + 1
-    return rows
+    if not isinstance(labels[0], str):
+        config.num_labels = max(labels) + 1
+        return _numbered(rows, column, None), _numbered(others, column, None)
+    known = config.label2id or {}  # a model that has been trained for these classes has numbers for them
+    place = known if known.keys() >= set(labels) else {label: number for number, label in enumerate(labels)}
+    config.num_labels = len(place)
+    config.label2id, config.id2label = dict(place), {number: label for label, number in place.items()}
+    return _numbered(rows, column, place), _numbered(others, column, place)
+
+
+def _numbered(rows: Any, column: str, place: dict[str, int] | None) -> Any:
+    if rows is None:
+        return None
+    _column(rows, column, _LABELS, "label_column")
+    if place is None:
+        return rows if column == "labels" else rows.rename_column(column, "labels")
+    unknown = sorted(str(label) for label in set(rows.unique(column)) - place.keys())
+    if unknown:
+        raise TaskError(f"eval_dataset has labels that train_dataset has not: {', '.join(unknown)}.")
+    numbers = [place[label] for label in rows[column]]
+    return rows.remove_columns(column).add_column("labels", numbers)
 
 
 def _text_columns(rows: Any, task: str, text_column: str | list[str] | None) -> list[str]:
@@ -165,19 +222,34 @@ def _text_columns(rows: Any, task: str, text_column: str | list[str] | None) -> 
     return [_column(rows, name, _TEXTS, "text_column") for name in given]
 
 
-def _tokenized(rows: Any, task: str, tokenizer: Any, columns: list[str], max_length: int) -> Any:
-    """The rows, tokenized as they are read."""
-
+def _tokenization(task: str, tokenizer: Any, columns: list[str], max_length: int) -> Callable[[Any], dict[str, Any]]:
     def tokenize(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
         found: dict[str, list[Any]] = dict(
             tokenizer(*(batch[column] for column in columns), truncation=True, max_length=max_length)
         )
         return found | ({"labels": batch["labels"]} if task == _CLASSIFY else {})
 
-    if task == _CLASSIFY:
-        columns_kept = [*columns, "labels"]
-        rows = rows.select_columns(columns_kept)
-    return rows.with_transform(tokenize)
+    return tokenize
+
+
+def _tokenized(
+    rows: Any, tokenize: Callable[[Any], dict[str, Any]], texts: list[str], kept: list[str], cache: str | None
+) -> Any:
+    """The rows, tokenized once into files in `cache`, or without one as they are read."""
+    for column in texts:
+        _column(rows, column, _TEXTS, "text_column")
+    rows = rows.select_columns([*texts, *kept])
+    if cache is None:
+        return rows.with_transform(tokenize)
+    number = len(list(Path(cache).glob("tokenized-*")))
+    return rows.map(
+        tokenize,
+        batched=True,
+        remove_columns=texts,
+        cache_file_name=str(Path(cache) / f"tokenized-{number}.arrow"),
+        new_fingerprint=f"kunren{number}",  # it is never looked for again, and need not be computed
+        desc="Tokenizing",
+    )
 
 
 def _collator(task: str, tokenizer: Any, model: Any) -> Callable[..., Any] | None:

@@ -15,6 +15,7 @@ from kunren.engine.backends.device_clock import DeviceClock
 PHASES: Final = (
     "data", "transfer", "forward", "backward", "optimizer", "callbacks", "evaluation", "checkpoint", "other",
 )  # fmt: skip
+_NOTHING: Final = dict.fromkeys(PHASES, 0.0)
 _SHARE_FOR_DETAIL = 0.002  # of the time of steps that reading the clock within them may take
 _MARKS_PER_STEP = 8
 
@@ -43,9 +44,9 @@ class StepAccount:
         self._make_event = make_event or partial(torch.Event, device, enable_timing=True)
         self._asks_device = device.type != "cpu"
         self._device: DeviceClock | None = None
-        self._measured = dict.fromkeys(PHASES, 0.0)  # seconds since the last account: between steps
-        self._sampled = dict.fromkeys(PHASES, 0.0)  # and within detailed steps
-        self._shares: dict[str, float] = {"other": 1.0}  # how the time within steps is divided
+        self._measured = _NOTHING.copy()  # seconds since the last account: between steps
+        self._sampled = _NOTHING.copy()  # and within detailed steps
+        self._shares = {**self._sampled, "other": 1.0}  # the proportions in which the time within steps is divided
         self._now_in = self._measured
         self._gaps = random.Random(0)  # from one detailed step to the next; the program's own random numbers stay
         self._steps_to_detail = 0
@@ -122,16 +123,13 @@ class StepAccount:
                 self._device.restart()
             self._last = self._clock()
         wall = self._last - self._start
-        sampled = sum(self._sampled.values())
-        if sampled > 0:
-            self._shares = {phase: seconds / sampled for phase, seconds in self._sampled.items()}
-        within_steps = max(wall - sum(self._measured.values()), 0.0)
+        if any(self._sampled.values()):
+            self._shares = self._sampled
+        shares, within_steps = self._shares, max(wall - sum(self._measured.values()), 0.0)
+        scale = within_steps / sum(shares.values())
         account = {
             "steps": self.steps,
-            "seconds": {
-                phase: round(measured + within_steps * self._shares.get(phase, 0.0), 6)
-                for phase, measured in self._measured.items()
-            },
+            "seconds": {phase: round(seconds + scale * shares[phase], 6) for phase, seconds in self._measured.items()},
             "samples": samples,
             "tokens": tokens,
             "operations": operations,
@@ -142,8 +140,8 @@ class StepAccount:
         return account
 
     def _clear(self, now: float) -> None:
-        self._measured, self._sampled = dict.fromkeys(PHASES, 0.0), dict.fromkeys(PHASES, 0.0)
-        self._now_in = self._measured
+        self._now_in = self._measured = _NOTHING.copy()
+        self._sampled = _NOTHING.copy()
         self._start = self._last = now
         self.steps = 0
 

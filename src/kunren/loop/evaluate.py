@@ -16,7 +16,7 @@ import numpy
 import torch
 from torch import nn
 
-from kunren.base.nested import RowStructures, batch_size_of, keep_batched
+from kunren.base.nested import batch_size_of, keep_batched
 from kunren.base.random_state import preserved
 from kunren.base.types import EvalLoopOutput, EvalPrediction
 from kunren.data.loaders import examples_in
@@ -27,6 +27,7 @@ from kunren.loop.reports import Reports, apart
 from kunren.loop.requests import EvaluationInterrupted
 from kunren.losses.counting import counted_labels
 from kunren.metrics.collected import Collected, padding_for
+from kunren.metrics.joined import RowStructures
 from kunren.metrics.metric_set import MetricSet
 from kunren.metrics.outputs import BatchOutputs, WholeSet
 from kunren.model.signature import base_of

@@ -122,10 +122,7 @@ def speed_metrics(
     result = {f"{split}_runtime": round(runtime, 4)}
     if runtime <= 0:
         return result
-    if num_samples is not None:
-        result[f"{split}_samples_per_second"] = round(num_samples / runtime, 3)
-    if num_steps is not None:
-        result[f"{split}_steps_per_second"] = round(num_steps / runtime, 3)
-    if num_tokens is not None:
-        result[f"{split}_tokens_per_second"] = round(num_tokens / runtime, 3)
+    for what, count in (("samples", num_samples), ("steps", num_steps), ("tokens", num_tokens)):
+        if count is not None:
+            result[f"{split}_{what}_per_second"] = round(count / runtime, 3)
     return result

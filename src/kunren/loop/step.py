@@ -19,7 +19,7 @@ from kunren.losses.weighting import LossScale, weighted, without_trace
 
 if TYPE_CHECKING:
     from kunren.losses.functions.binding import NamedLoss
-    from kunren.losses.smoothing import LabelSmoother
+    from kunren.losses.functions.label_smoothing import LabelSmoother
 
 logger = logging.getLogger(__name__)
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from torch import nn
 
 from kunren.base.registry import resolve
 from kunren.losses.functions import LOSS_MAPPING
-from kunren.losses.functions.binding import LABELS, NamedLoss
 from kunren.model.signature import Signature, base_of, looks_at
+
+if TYPE_CHECKING:
+    from kunren.losses.functions.binding import NamedLoss
 
 
 def key_of(class_name: str) -> str | None:
@@ -26,6 +30,9 @@ def named_loss(model: nn.Module, signature: Signature) -> NamedLoss | None:
     key = key or key_of(type(model).__name__)
     if key is None:
         return None
+
+    from kunren.losses.functions.binding import LABELS, NamedLoss
+
     entry = LOSS_MAPPING[key]
     targets = [name for name in signature.names if "label" in name or "target" in name or name in LABELS]
     stands_in = not looks_at(model, targets)

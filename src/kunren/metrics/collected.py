@@ -10,7 +10,8 @@ import numpy
 import torch
 
 from kunren.base.host_memory import free_host_bytes
-from kunren.base.nested import PADDING_INDEX, Joined, size_in_bytes, to_host
+from kunren.base.nested import size_in_bytes, to_host
+from kunren.metrics.joined import PADDING_INDEX, Joined
 
 logger = logging.getLogger(__name__)
 

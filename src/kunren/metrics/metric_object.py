@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from kunren.metrics.outputs import BatchOutputs, WholeSet
+if TYPE_CHECKING:
+    from kunren.metrics.outputs import BatchOutputs, WholeSet
 
 
 def is_metric_object(compute_metrics: Any) -> bool:

@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 from kunren.metrics.function import BatchFunction, WholeSetFunction
 from kunren.metrics.metric_object import MetricObject, is_metric_object
-from kunren.metrics.named import NamedMetrics
 from kunren.metrics.outputs import BatchOutputs, WholeSet
 
 logger = logging.getLogger(__name__)
@@ -45,6 +44,8 @@ class MetricSet:
         self._is_in_train = is_in_train
         self._ways: list[WayOfComputing] = []
         if names:
+            from kunren.metrics.named import NamedMetrics
+
             self._ways.append(NamedMetrics(names, config, is_in_train))
         if is_metric_object(compute_metrics):
             self._ways.append(MetricObject(compute_metrics))

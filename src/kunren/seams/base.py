@@ -16,13 +16,13 @@ from kunren.callbacks import CallbackHandler
 from kunren.engine import Backend
 from kunren.loop.account import StepAccount
 from kunren.loop.reports import Reports
-from kunren.loop.run import Run
 from kunren.losses.weighting import LossScale
 from kunren.model.signature import Signature
 
 if TYPE_CHECKING:
+    from kunren.loop.run import Run
     from kunren.losses.functions.binding import NamedLoss
-    from kunren.losses.smoothing import LabelSmoother
+    from kunren.losses.functions.label_smoothing import LabelSmoother
 
 
 class Seams:

@@ -50,17 +50,16 @@ class DataSeams(Seams):
             dataset = self.eval_dataset[dataset]
         if dataset is None:
             raise ValueError("Evaluation needs data: pass eval_dataset to the Trainer or to evaluate().")
-        if not self.args.dataloader_persistent_workers:
-            return self._get_dataloader(
-                dataset, "evaluation", self.args.eval_batch_size, sampler_fn=self._get_eval_sampler
-            )
+        keeps = self.args.dataloader_persistent_workers
+        if keeps and id(dataset) in self._eval_dataloaders:
+            return self._eval_dataloaders[id(dataset)][1]
+        loader = self._get_dataloader(
+            dataset, "evaluation", self.args.eval_batch_size, sampler_fn=self._get_eval_sampler
+        )
         # Workers that persist are worth keeping: one loader per data set, held with it so that its id stays its own.
-        if id(dataset) not in self._eval_dataloaders:
-            loader = self._get_dataloader(
-                dataset, "evaluation", self.args.eval_batch_size, sampler_fn=self._get_eval_sampler
-            )
+        if keeps:
             self._eval_dataloaders[id(dataset)] = (dataset, loader)
-        return self._eval_dataloaders[id(dataset)][1]
+        return loader
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:
         """The loader of a set to predict; rows in data-set order."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -44,14 +45,8 @@ class EvaluationSeams(DataSeams, OptimizationSeams, Seams):
         start_time = time.time()
         loader = self.get_eval_dataloader(eval_dataset)
         with self._as_eval_dataloader(loader):
-            output = self.evaluation_loop(
-                loader,
-                description="Evaluation",
-                prediction_loss_only=True if self._keeps_nothing() else None,
-                ignore_keys=ignore_keys,
-                metric_key_prefix=metric_key_prefix,
-            )
-            metrics = self._timed(output, loader, metric_key_prefix, start_time)
+            loss_only = True if self._keeps_nothing() else None
+            _, metrics = self._timed_loop(loader, start_time, "Evaluation", loss_only, ignore_keys, metric_key_prefix)
             self.log(metrics)
             self.fire("on_evaluate", metrics=metrics)
         return metrics
@@ -63,25 +58,35 @@ class EvaluationSeams(DataSeams, OptimizationSeams, Seams):
         _refuse_empty(test_dataset, "test")
         start_time = time.time()
         loader = self.get_test_dataloader(test_dataset)
-        output = self.evaluation_loop(
-            loader,
-            description="Prediction",
-            prediction_loss_only=False,
-            ignore_keys=ignore_keys,
-            metric_key_prefix=metric_key_prefix,
-        )
-        metrics = self._timed(output, loader, metric_key_prefix, start_time)
-        self.fire("on_predict", metrics=metrics)
+        with self._as_eval_dataloader(loader):
+            output, metrics = self._timed_loop(loader, start_time, "Prediction", False, ignore_keys, metric_key_prefix)
+            self.fire("on_predict", metrics=metrics)
         return PredictionOutput(output.predictions, output.label_ids, metrics)
 
-    def _timed(self, output: EvalLoopOutput, loader: Any, prefix: str, start_time: float) -> dict[str, Any]:
+    def _timed_loop(
+        self,
+        loader: Any,
+        start_time: float,
+        description: str,
+        loss_only: bool | None,
+        ignore_keys: list[str] | None,
+        prefix: str,
+    ) -> tuple[EvalLoopOutput, dict[str, Any]]:
+        """`evaluation_loop`, and its metrics with those of speed."""
+        output = self.evaluation_loop(
+            loader,
+            description=description,
+            prediction_loss_only=loss_only,
+            ignore_keys=ignore_keys,
+            metric_key_prefix=prefix,
+        )
         metrics = dict(output.metrics or {})
         samples = output.num_samples or 0
         steps = batches_in(loader)
         if steps is None:
             steps = -(-samples // self.args.eval_batch_size)
         metrics.update(speed_metrics(prefix, start_time, num_samples=samples, num_steps=steps))
-        return metrics
+        return output, metrics
 
     def evaluation_loop(
         self,
@@ -116,8 +121,14 @@ class EvaluationSeams(DataSeams, OptimizationSeams, Seams):
         """Whether an evaluation leaves nothing but numbers: its metrics, if any, are computed batch by batch."""
         return self.compute_metrics is None or is_metric_object(self.compute_metrics)
 
-    def _as_eval_dataloader(self, loader: Any) -> Any:
-        return _Held(self.callback_handler, loader)
+    @contextmanager
+    def _as_eval_dataloader(self, loader: Any) -> Iterator[None]:
+        """Inside, callbacks see this loader; then it is let go of, with its data and workers."""
+        self.callback_handler.eval_dataloader = loader
+        try:
+            yield
+        finally:
+            self.callback_handler.eval_dataloader = None
 
     # ---- the evaluation that training asks for
 
@@ -191,16 +202,3 @@ class EvaluationSeams(DataSeams, OptimizationSeams, Seams):
 def _refuse_empty(dataset: Any, description: str) -> None:
     if not isinstance(dataset, str) and has_length(dataset) and len(dataset) == 0:
         raise ValueError(f"The {description} set is empty: it has no rows.")
-
-
-class _Held:
-    """The loader that callbacks see while it is evaluated; let go of afterwards, with its data and workers."""
-
-    def __init__(self, handler: Any, loader: Any) -> None:
-        self.handler, self.loader = handler, loader
-
-    def __enter__(self) -> None:
-        self.handler.eval_dataloader = self.loader
-
-    def __exit__(self, *error: object) -> None:
-        self.handler.eval_dataloader = None

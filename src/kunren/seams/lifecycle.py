@@ -5,12 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
 from kunren.base.state import TrainerState
 from kunren.base.types import TrainOutput
@@ -20,10 +18,13 @@ from kunren.checkpoint.store import clean_leftovers
 from kunren.data.loaders import batches_in, examples_in
 from kunren.data.reader import BatchReader
 from kunren.data.wrappers.bad_samples import limit_of
+from kunren.data.wrappers.mixture import follow_sources
+from kunren.loop.guards import guard_for
 from kunren.loop.meter import LossMeter, speed_metrics
 from kunren.loop.requests import Requests
 from kunren.loop.run import Run
 from kunren.losses.counting import counted_labels
+from kunren.model import features
 from kunren.optim.schedule import waits_for_metric
 from kunren.plan import Cursor, Plan, make_plan
 from kunren.seams.resuming import check_arguments, read_cursor
@@ -43,12 +44,7 @@ def prepare_run(trainer: Trainer, resume_from_checkpoint: str | bool | None) -> 
     trainer.prepare_loss_scale()
     _note_who_makes_the_optimizer(trainer)
     saves = args.save_strategy != "no" or args.save_minutes is not None or args.max_minutes is not None
-    if saves:
-        _claim_folder(trainer)
-    clean_leftovers(trainer.run_folder())  # also puts back a checkpoint whose replacement was cut off
-    checkpoint = layout.resolve(_resume_request(resume), trainer.run_folder())
-    if checkpoint is None and args.save_strategy != "no":
-        _warn_of_other_run(trainer.run_folder())
+    checkpoint = _checkpoint_to_resume(trainer, resume, saves)
     if trainer.model_init is not None:
         trainer._seed_everything()
         trainer.adopt_model(trainer.call_model_init(trainer._trial))
@@ -61,7 +57,7 @@ def prepare_run(trainer: Trainer, resume_from_checkpoint: str | bool | None) -> 
     switch_features_on(trainer)
     trainer.create_optimizer_and_scheduler(num_training_steps=plan.max_steps)
     assert trainer.optimizer is not None
-    trainer.model_wrapped = trainer.engine.prepare(_compiled(trainer), trainer.optimizer)
+    trainer.model_wrapped = trainer.engine.prepare(features.compiled(trainer.model, args), trainer.optimizer)
 
     run = Run(
         plan=plan,
@@ -80,9 +76,12 @@ def prepare_run(trainer: Trainer, resume_from_checkpoint: str | bool | None) -> 
         saves_at_the_end=args.save_strategy not in ("no", "best"),
         steps_scheduler=not waits_for_metric(trainer.lr_scheduler),
         cursor=plan.start,
+        guard=guard_for(args, trainer.state.logging_steps),
     )
     trainer.reports = run.meter.reports
-    _watch_losses(trainer, run)
+    counting = (trainer.shifts_labels, trainer.label_names, trainer.ignored_label)
+    run.meter.leaves_out_non_finite = args.nonfinite in ("skip", "rollback")
+    follow_sources(run, lambda batch: counted_labels(batch, *counting))
     if checkpoint is not None:
         _resume(trainer, run, checkpoint)
     if saves:
@@ -99,27 +98,20 @@ def prepare_run(trainer: Trainer, resume_from_checkpoint: str | bool | None) -> 
     return run
 
 
-def _watch_losses(trainer: Trainer, run: Run) -> None:
-    """What is done about those that are not finite, and the loss of each of several training sets."""
-    args = trainer.args
-    run.meter.leaves_out_non_finite = args.nonfinite in ("skip", "rollback")
-    if args.nonfinite != "warn":  # where a word in the log is enough
-        from kunren.loop.guards.non_finite import NonFiniteGuard
-
-        run.guard = NonFiniteGuard(args.nonfinite, args.nonfinite_limit, max(1, trainer.state.logging_steps))
-    if isinstance(trainer.train_dataset, Mapping):
-        from kunren.data.wrappers.source_losses import follow_sources
-
-        counting = (trainer.shifts_labels, trainer.label_names, trainer.ignored_label)
-        follow_sources(run, lambda batch: counted_labels(batch, *counting))
-
-
-def _claim_folder(trainer: Trainer) -> None:
-    check_writable(trainer.run_folder())
-    if trainer.args.should_save:
-        lock = RunLock(trainer.run_folder())
-        lock.acquire()
-        trainer._undo.append(lock.release)
+def _checkpoint_to_resume(trainer: Trainer, resume: Any, saves: bool) -> Path | None:
+    """Where the run goes on from, if anywhere; the folder is put in order first, and claimed by a run that saves."""
+    folder = trainer.run_folder()
+    if saves:
+        check_writable(folder)
+        if trainer.args.should_save:
+            lock = RunLock(folder)
+            lock.acquire()
+            trainer._undo.append(lock.release)
+    clean_leftovers(folder)  # also puts back a checkpoint whose replacement was cut off
+    checkpoint = layout.resolve(_resume_request(resume), folder)
+    if checkpoint is None and trainer.args.save_strategy != "no":
+        _warn_of_other_run(folder)
+    return checkpoint
 
 
 def _show_to_callbacks(trainer: Trainer, loader: Any) -> None:
@@ -191,38 +183,7 @@ def switch_features_on(trainer: Trainer) -> None:
     config = getattr(model, "config", None)
     if config is not None and hasattr(config, "use_cache"):
         config.use_cache = args.use_cache  # keys and values of past tokens are of no use in training
-    if args.use_liger_kernel:
-        from kunren.model.features import liger_kernels
-
-        liger_kernels.use_liger_kernels(model, trainer.engine.device, args.liger_kernel_config)
-    if args.gradient_checkpointing:
-        from kunren.model.features import activation_checkpointing
-
-        options: Any = args.gradient_checkpointing_kwargs
-        activation_checkpointing.enable_activation_checkpointing(model, options)
-    if args.batching == "packed":
-        from kunren.data.batching.packed import packing_for
-        from kunren.data.batching.packed_model import pack_model
-
-        trainer._undo.append(pack_model(model, packing_for(model, trainer.label_names)))
-    if args.neftune_noise_alpha is not None:
-        from kunren.model.features import embedding_noise
-
-        trainer._undo.append(embedding_noise.add_embedding_noise(model, args.neftune_noise_alpha))
-    if args.chunked_loss != "off":
-        from kunren.losses.functions.chunked_loss import defer_logits
-
-        trainer._undo.append(defer_logits(model, args, training=True))
-
-
-def _compiled(trainer: Trainer) -> nn.Module:
-    args = trainer.args
-    if not args.torch_compile:
-        return trainer.model
-
-    from kunren.model.features import compilation
-
-    return compilation.compiled(trainer.model, args.torch_compile_backend, args.torch_compile_mode)
+    features.switch_on(model, args, trainer.engine.device, trainer.label_names, trainer._undo)
 
 
 def _note_who_makes_the_optimizer(trainer: Trainer) -> None:
@@ -289,6 +250,8 @@ def leave_report(trainer: Trainer) -> None:
         from kunren.report.write import write_report  # nobody needs it before
 
         write_report(trainer.run_folder())
+    except FileNotFoundError:
+        logger.debug("There is no log, and so no run report.", exc_info=True)
     except Exception as error:
         logger.warning("The run report could not be written: %s: %s", type(error).__name__, str(error))
 

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -20,10 +20,11 @@ from kunren.checkpoint.parts import Part
 from kunren.checkpoint.rotation import rotate
 from kunren.checkpoint.saver import CheckpointSaver
 from kunren.checkpoint.weights import load_weights, save_weights
-from kunren.loop.run import Run
 from kunren.optim.schedule import waits_for_metric
 from kunren.seams.base import Seams
-from kunren.seams.resuming import OptionsOfNow
+
+if TYPE_CHECKING:
+    from kunren.loop.run import Run
 
 logger = logging.getLogger(__name__)
 
@@ -183,6 +184,9 @@ class SavingSeams(Seams):
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is None or self.optimizer is None:
             return
+
+        from kunren.seams.resuming import OptionsOfNow
+
         folder, merged = Path(checkpoint), self._merged_decay_parameters
         options = OptionsOfNow(self.optimizer, self.lr_scheduler)
         found = parts.load_optimizer(self.optimizer, folder, merged)

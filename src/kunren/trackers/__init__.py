@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from kunren.base.registry import resolve
+from kunren.base.registry import on_demand
 
 # Imported when they are asked for: most runs are reported to no tracker.
 _HOMES = {
@@ -24,9 +24,4 @@ if TYPE_CHECKING:
     from kunren.trackers.tracker import TrackedRun as TrackedRun
     from kunren.trackers.tracker import Tracker as Tracker
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = resolve(f"{__name__}.{_HOMES[name]}:{name}")
-    return value
+__getattr__ = on_demand(__name__, _HOMES)

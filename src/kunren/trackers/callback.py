@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import atexit
 import os
+import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -89,8 +91,9 @@ class TrackerCallback(TrainerCallback, ExportableState):
         if not self._is_open:
             return
         self._is_open = False
-        self._guard.ask("closing the run", partial(self.tracker.finish, outcome), even_if_off=True)
-        self._guard.end()
+        with _apart():
+            self._guard.ask("closing the run", partial(self.tracker.finish, outcome), even_if_off=True)
+            self._guard.end()
         atexit.unregister(self._close_at_exit)
 
     def state(self) -> dict[str, dict[str, Any]]:
@@ -114,7 +117,7 @@ class TrackerCallback(TrainerCallback, ExportableState):
     def _open(self, args: Any, state: TrainerState, model: Any, resumed_id: str | None) -> None:
         if self._guard.is_off:
             return
-        with preserved():  # a tracker may draw a name for the run
+        with _apart():
             try:
                 run = describe(args, state, model, resumed_id)
                 self.tracker.adopt()
@@ -139,6 +142,17 @@ class TrackerCallback(TrainerCallback, ExportableState):
     def _close_at_exit(self) -> None:
         if os.getpid() == self._process:  # a forked child has the hook, but not the thread
             self.close("finished" if not self._is_training else "failed")
+
+
+@contextmanager
+def _apart() -> Iterator[None]:
+    """The run's generators stay as they are; what a tracker draws is not the same in each run that has the same seed.
+
+    (Comet draws the name of an archive, and would write over that of an earlier run.)
+    """
+    with preserved():
+        random.seed()
+        yield
 
 
 def begin_trackers(trainer: Any) -> Callable[[], None]:

@@ -8,6 +8,8 @@ from typing import Any
 from kunren.trackers.callback import TrackerCallback
 from kunren.trackers.tracker import Outcome, TrackedRun, Tracker, numbers
 
+_LONGEST_NAME = 200  # bytes: it is the name of a file
+
 
 class DVCLiveTracker(Tracker):
     """Writes with the `Live` that is given, or with one of its own; a resumed run goes on in its files.
@@ -29,7 +31,8 @@ class DVCLiveTracker(Tracker):
     def log(self, metrics: dict[str, Any], step: int) -> None:
         self._live.step = step
         for name, value in numbers(metrics).items():
-            self._live.log_metric(name.replace("train_", "train/").replace("eval_", "eval/"), value)
+            path = name.replace("train_", "train/").replace("eval_", "eval/")
+            self._live.log_metric(path.encode()[:_LONGEST_NAME].decode(errors="ignore"), value)
         self._live.make_summary()
 
     def finish(self, outcome: Outcome) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import logging
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -99,13 +100,14 @@ class Guard:
             try:
                 call()
             except BaseException as error:  # SystemExit too: some trackers end the process that they dislike
-                self.turn_off(f"{what} failed with {type(error).__name__}: {_first_line(error)}")
+                self.turn_off(f"{what} failed with {type(error).__name__}: {in_one_line(error)}")
             finally:
                 self._busy_since = None
                 if done is not None:
                     done.set()
 
 
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:300] if lines else "no message"
+def in_one_line(error: BaseException) -> str:
+    """What an error says, without colours and line breaks, cut off for a message."""
+    text = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())
+    return text[:300] or "no message"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from kunren.callbacks.callback import TrainerCallback
 logger = logging.getLogger(__name__)
 
 METRICS_NAME = "metrics.jsonl"
+_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
+_encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode
 
 
 class LocalLogCallback(TrainerCallback):
@@ -47,12 +50,13 @@ class LocalLogCallback(TrainerCallback):
         self.on_log(args, state, control, logs=metrics)
 
     def _append(self, folder: Path, state: TrainerState, logs: dict[str, Any]) -> None:
+        entry = {**logs, "step": state.global_step, "time": round(time.time(), 3)}
         try:
-            entry = to_jsonable({**logs, "step": state.global_step, "time": round(time.time(), 3)})
-            line = json.dumps(entry, allow_nan=False, ensure_ascii=False)
-            folder.mkdir(parents=True, exist_ok=True)
-            with open(folder / METRICS_NAME, "a", encoding="utf-8", errors="backslashreplace") as file:
-                file.write(line + "\n")  # closing it is the flush
+            try:
+                line = _encode(entry)
+            except (TypeError, ValueError):  # an array, a tensor, a number that is not finite
+                line = _encode(to_jsonable(entry))
+            _append_line(folder / METRICS_NAME, line)
         except Exception as error:  # a full disk, a metric that cannot be printed
             self._has_failed = True
             logger.warning(
@@ -61,3 +65,16 @@ class LocalLogCallback(TrainerCallback):
                 type(error).__name__,
                 error,
             )
+
+
+def _append_line(path: Path, line: str) -> None:
+    """Each line opens the file anew: it may have been moved, and a run must not hold on to it."""
+    try:
+        file = os.open(path, _APPEND, 0o666)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(path, _APPEND, 0o666)
+    try:
+        os.write(file, f"{line}\n".encode("utf-8", "backslashreplace"))
+    finally:
+        os.close(file)

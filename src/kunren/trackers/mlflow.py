@@ -13,7 +13,7 @@ from typing import Any
 from kunren.trackers.callback import TrackerCallback
 from kunren.trackers.tracker import Outcome, TrackedRun, Tracker, numbers
 
-_PARAMETERS_AT_ONCE, _LONGEST_VALUE = 100, 500  # limits of every MLflow server since 2.8
+_PARAMETERS_AT_ONCE, _LONGEST_NAME, _LONGEST_VALUE = 100, 250, 500  # limits of every MLflow server since 2.8
 _STATUS = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 _DEFAULT_PROJECT = "huggingface"
 
@@ -21,7 +21,8 @@ _DEFAULT_PROJECT = "huggingface"
 class MLflowTracker(Tracker):
     """Logs to the run that the script has opened, which stays open, or to one of its own.
 
-    Names are those of the log (`loss`, `eval_loss`), as transformers' callback has them. Long parameters are cut off.
+    Names are those of the log (`loss`, `eval_loss`), as transformers' callback has them. Names and parameters that are
+    too long are cut off.
     Environment: what MLflow reads (MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME, MLFLOW_RUN_ID), and MLFLOW_TAGS.
     """
 
@@ -32,7 +33,8 @@ class MLflowTracker(Tracker):
 
     def adopt(self) -> None:
         # The open run belongs to the thread that opened it. A script that has opened one has imported mlflow.
-        active = sys.modules["mlflow"].active_run() if "mlflow" in sys.modules else None
+        mlflow = sys.modules.get("mlflow")
+        active = mlflow.active_run() if mlflow is not None else None
         self._adopted = active.info.run_id if active is not None else None
 
     def start(self, run: TrackedRun) -> None:
@@ -52,8 +54,11 @@ class MLflowTracker(Tracker):
             self._client.set_tag(self._id, name, value)
 
     def log(self, metrics: dict[str, Any], step: int) -> None:
-        entity, now = importlib.import_module("mlflow").entities.Metric, int(time.time() * 1000)
-        entries = [entity(_permitted(name), float(value), now, step) for name, value in numbers(metrics).items()]
+        self.log_past(metrics, step, time.time())
+
+    def log_past(self, metrics: dict[str, Any], step: int, at: float) -> None:
+        entity, timestamp = importlib.import_module("mlflow").entities.Metric, round(at * 1000)
+        entries = [entity(_permitted(name), float(value), timestamp, step) for name, value in numbers(metrics).items()]
         self._client.log_batch(self._id, metrics=entries)
 
     def finish(self, outcome: Outcome) -> None:
@@ -83,7 +88,7 @@ class MLflowTracker(Tracker):
 
 
 def _permitted(name: str) -> str:
-    return re.sub(r"[^0-9A-Za-z_\-. :/]", "_", name)
+    return re.sub(r"[^0-9A-Za-z_\-. :/]", "_", name)[:_LONGEST_NAME]
 
 
 class MLflowCallback(TrackerCallback):

@@ -15,7 +15,7 @@ from kunren.trackers.run_events import RunEventsCallback
 
 logger = logging.getLogger(__name__)
 
-_CALLBACKS = {
+CALLBACKS = {
     "clearml": "kunren.trackers.clearml:ClearMLCallback",
     "codecarbon": "kunren.trackers.codecarbon:CodeCarbonCallback",
     "comet_ml": "kunren.trackers.comet:CometCallback",
@@ -30,7 +30,7 @@ _CALLBACKS = {
 _MODULES = {"tensorboard": ("tensorboard", "tensorboardX")}  # any of them; the others' are called like the tracker
 
 # Bound to a server, which reads what another tracker, or the output folder, has.
-_ELSEWHERE = {
+ELSEWHERE = {
     "azure_ml": "Azure ML reads MLflow: `pip install mlflow azureml-mlflow`, report_to='mlflow' (on Azure's machines "
     "the address is set; elsewhere set MLFLOW_TRACKING_URI to the workspace's)",
     "dagshub": "DagsHub reads MLflow: `pip install mlflow dagshub`, call dagshub.init(...) before training, which sets "
@@ -56,11 +56,11 @@ def tracker_names(report_to: Iterable[str]) -> list[str]:
     found: list[str] = []
     for name in report_to:
         if name == "all":
-            found += [known for known in _CALLBACKS if is_installed(known)]
-        elif name in _ELSEWHERE:
-            logger.warning("report_to=%r: nothing is sent there by kunren itself. %s.", name, _ELSEWHERE[name])
-        elif name not in _CALLBACKS:
-            known = (*_CALLBACKS, *_ELSEWHERE, "all", "none")
+            found += [known for known in CALLBACKS if is_installed(known)]
+        elif name in ELSEWHERE:
+            logger.warning("report_to=%r: nothing is sent there by kunren itself. %s.", name, ELSEWHERE[name])
+        elif name not in CALLBACKS:
+            known = (*CALLBACKS, *ELSEWHERE, "all", "none")
             raise ValueError(
                 f"report_to={name!r} is no tracker: choose from {', '.join(known)}.{did_you_mean(name, known)}"
             )
@@ -76,7 +76,7 @@ def tracker_names(report_to: Iterable[str]) -> list[str]:
 
 def reporters(args: Any, callbacks: Iterable[Any]) -> list[Any]:
     """The local log and the trackers of `args.report_to`, but those that are among the given callbacks already."""
-    kinds: list[Any] = [resolve(_CALLBACKS[name]) for name in tracker_names(args.report_to)]
+    kinds: list[Any] = [resolve(CALLBACKS[name]) for name in tracker_names(args.report_to)]
     given = [callback if isinstance(callback, type) else type(callback) for callback in callbacks]
     missing = [kind() for kind in kinds if not any(issubclass(one, kind) for one in given)]
     return [LocalLogCallback(), RunEventsCallback(), *missing]

@@ -37,7 +37,7 @@ class RunEventsCallback(TrainerCallback):
     def __init__(self) -> None:
         self._folder: Path | None = None
         self._state: TrainerState | None = None
-        self._is_open = self._has_ended = False
+        self._is_open = self._has_ended = self._has_failed = False
         self._early: list[str] = []  # warned of before the training began
         self._warnings = 0
         self._resumed_from: str | None = None
@@ -103,7 +103,7 @@ class RunEventsCallback(TrainerCallback):
             self._early.append(text)
 
     def _append(self, event: str, details: dict[str, Any]) -> None:
-        if self._folder is None or self._state is None:
+        if self._folder is None or self._state is None or self._has_failed:
             return
         try:
             entry = to_jsonable(
@@ -113,7 +113,7 @@ class RunEventsCallback(TrainerCallback):
             with open(self._folder / EVENTS_NAME, "a", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(json.dumps(entry, allow_nan=False, ensure_ascii=False) + "\n")
         except Exception as error:  # a full disk
-            self._is_open = False
+            self._has_failed = True  # first: the warning comes back here
             logger.warning("%s is not written from here on: %s. Training goes on.", self._folder / EVENTS_NAME, error)
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
+import itertools
 import json
 import os
 import platform
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from kunren.trackers.callback import TrackerCallback
+from kunren.trackers.event_file import EventFile
 from kunren.trackers.tracker import Outcome, TrackedRun, Tracker, rewrite_logs
 
 
@@ -21,34 +23,37 @@ class TensorBoardTracker(Tracker):
     """
 
     def __init__(self, writer: Any = None) -> None:
-        self._given = self._writer = writer
+        self._given = writer
+        self._file: EventFile | _GivenWriter
         self._id: str | None = None
 
     def start(self, run: TrackedRun) -> None:
-        if self._given is None:
+        if self._given is not None:
+            self._file = _GivenWriter(self._given)
+        else:
             folder = self._folder(run)
             # What was written after the checkpoint, before the run was broken off, is hidden.
-            purge = run.first_step + 1 if run.resumed_id is not None else None
-            self._writer = _writer_class()(log_dir=str(folder), purge_step=purge)
+            self._file = EventFile(folder, run.first_step + 1 if run.resumed_id is not None else None)
             self._id = os.path.relpath(folder, run.folder) if folder.is_relative_to(run.folder) else str(folder)
         if run.resumed_id is None:
             for name, value in (("args", run.arguments), ("model_config", run.model_config)):
                 if value:
-                    self._writer.add_text(name, json.dumps(value, indent=2, default=str))
-            self._writer.add_text("model/num_parameters", str(run.num_parameters))
-        self._writer.flush()
+                    self._file.add_text(name, json.dumps(value, indent=2, default=str), 0, time.time())
+            self._file.add_text("model/num_parameters", str(run.num_parameters), 0, time.time())
 
     def log(self, metrics: dict[str, Any], step: int) -> None:
-        for name, value in rewrite_logs(metrics).items():
+        self.log_past(metrics, step, time.time())
+
+    def log_past(self, metrics: dict[str, Any], step: int, at: float) -> None:
+        named = rewrite_logs(metrics)
+        self._file.add_scalars({name: value for name, value in named.items() if not isinstance(value, str)}, step, at)
+        for name, value in named.items():
             if isinstance(value, str):
-                self._writer.add_text(name, value, step)
-            else:
-                self._writer.add_scalar(name, value, step)
-        self._writer.flush()
+                self._file.add_text(name, value, step, at)
 
     def finish(self, outcome: Outcome) -> None:
-        self._writer.add_text("outcome", outcome)
-        self._writer.close()
+        self._file.add_text("outcome", outcome, 0, time.time())
+        self._file.close()
 
     def run_id(self) -> str | None:
         return self._id
@@ -59,15 +64,30 @@ class TensorBoardTracker(Tracker):
         given = os.environ.get("TENSORBOARD_LOGGING_DIR")
         if given:
             return Path(given).expanduser().absolute()
-        started = time.strftime("%b%d_%H-%M-%S") + f"_{platform.node()}"
-        return run.folder / "runs" / (f"{started}_{run.name.replace(os.sep, '-')}" if run.name else started)
+        name = time.strftime("%b%d_%H-%M-%S") + f"_{platform.node()}"
+        name += f"_{run.name.replace(os.sep, '-')}" if run.name else ""
+        names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
+        # Another run may have begun in the same second.
+        return next(path for one in names if not (path := run.folder / "runs" / one).exists())
 
 
-def _writer_class() -> Any:
-    try:
-        return importlib.import_module("torch.utils.tensorboard").SummaryWriter
-    except ImportError:
-        return importlib.import_module("tensorboardX").SummaryWriter
+class _GivenWriter:
+    """A SummaryWriter of the user's, of torch or of tensorboardX."""
+
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+
+    def add_scalars(self, values: Mapping[str, float], step: int, at: float) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step, at)
+        self._writer.flush()
+
+    def add_text(self, name: str, text: str, step: int, at: float) -> None:
+        self._writer.add_text(name, text, step, at)
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
 
 
 class TensorBoardCallback(TrackerCallback):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +54,10 @@ class Tracker:
         """Write numbers (and text), under the names of the log: `loss`, `eval_loss`, `test_loss`."""
         raise NotImplementedError
 
+    def log_past(self, metrics: dict[str, Any], step: int, at: float) -> None:
+        """Write what was logged at `at` (seconds since 1970); for trackers that can keep it."""
+        self.log(metrics, step)
+
     def finish(self, outcome: Outcome) -> None:
         """Send what is left and close the run."""
         raise NotImplementedError
@@ -78,13 +83,16 @@ def numbers(metrics: Mapping[str, Any]) -> dict[str, int | float]:
 
 def plain_values(logs: Mapping[str, Any]) -> dict[str, Any]:
     """Numbers, arrays of one number and text, as plain values; what else there is, only the local log keeps."""
-    plain: dict[str, Any] = {}
-    for name, value in logs.items():
-        if isinstance(value, (torch.Tensor, numpy.ndarray, numpy.generic)) and math.prod(value.shape) == 1:
-            value = value.item()
-        if isinstance(value, (bool, int, float, str)):
-            plain[name] = value
-    return plain
+    plain = {name: _plain(value) for name, value in logs.items()}
+    return {name: value for name, value in plain.items() if value is not None}
+
+
+def _plain(value: Any) -> bool | int | float | str | None:
+    if isinstance(value, (torch.Tensor, numpy.ndarray, numpy.generic)) and math.prod(value.shape) == 1:
+        value = value.item()
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:  # the operations of a long run
+        return float(value) if abs(value) < sys.float_info.max else None
+    return value if isinstance(value, (bool, int, float, str)) else None
 
 
 def describe(args: Any, state: TrainerState, model: Any, resumed_id: str | None) -> TrackedRun:

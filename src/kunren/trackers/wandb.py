@@ -36,11 +36,10 @@ class WandbTracker(Tracker):
         self._run.define_metric("*", step_metric="train/global_step", step_sync=True)
 
     def log(self, metrics: dict[str, Any], step: int) -> None:
-        for name in SUMMARY:
-            if name in metrics:
-                self._run.summary[name] = metrics[name]
-        curves = {name: value for name, value in metrics.items() if name not in SUMMARY}
-        self._run.log({**rewrite_logs(curves), "train/global_step": step})
+        self._write(metrics, {"train/global_step": step})
+
+    def log_past(self, metrics: dict[str, Any], step: int, at: float) -> None:
+        self._write(metrics, {"train/global_step": step, "_timestamp": at})
 
     def finish(self, outcome: Outcome) -> None:
         if self._run is None:
@@ -51,6 +50,13 @@ class WandbTracker(Tracker):
 
     def run_id(self) -> str | None:
         return str(self._run.id)
+
+    def _write(self, metrics: dict[str, Any], where: dict[str, float]) -> None:
+        for name in SUMMARY:
+            if name in metrics:
+                self._run.summary[name] = metrics[name]
+        curves = {name: value for name, value in metrics.items() if name not in SUMMARY}
+        self._run.log({**rewrite_logs(curves), **where})
 
 
 class WandbCallback(TrackerCallback):

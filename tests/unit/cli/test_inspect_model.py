@@ -15,7 +15,6 @@ from torch import nn
 import kunren
 from kunren.checkpoint import parts
 from kunren.cli.main import main
-from kunren.optim.registry import create_optimizer
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +41,7 @@ def test_the_groups_are_those_of_a_training(bert: Path, capsys: pytest.CaptureFi
     )
     expected = [
         (sum(parameter.numel() for parameter in group["params"]), group["lr"], group["weight_decay"])
-        for group in create_optimizer(models.bert(num_hidden_layers=2), args).param_groups
+        for group in kunren.Trainer(models.bert(num_hidden_layers=2), args).create_optimizer().param_groups
     ]
     options = ["--weight_decay=0.01", "--layer-decay=0.5", "--learning_rate", "2e-3"]
     for path in (bert, bert / "config.json"):

@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kunren import collators
+from kunren.base.registry import resolve
 from kunren.collators.columns import Column, column_collation, takes_columns, token_column
 from kunren.collators.token_padding import pad_at_once
-from kunren.data.reader import fetch
+from kunren.data.fetch import fetch
 from kunren.data.wrappers.arrow import FetchByColumns, fetch_by_columns
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
@@ -28,6 +29,16 @@ def a_tokenizer(folder: Path) -> Any:
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(50))]
     (folder / "vocab.txt").write_text("\n".join(words))
     return transformers.BertTokenizerFast(str(folder / "vocab.txt"))
+
+
+def test_every_name_of_the_package_leads_somewhere() -> None:
+    for name in collators.__all__:
+        assert getattr(collators, name).__module__.startswith(("kunren.collators.", "collections.abc"))
+    for name, function in collators.EQUALS_OF_TRANSFORMERS.items():
+        assert hasattr(transformers, name) or hasattr(transformers.data.data_collator, name)
+        assert callable(resolve(f"kunren.collators.{function}"))
+    with pytest.raises(AttributeError, match=r"module 'kunren\.collators' has no attribute 'DataCollatorForNothing'"):
+        collators.DataCollatorForNothing  # noqa: B018
 
 
 @pytest.fixture(scope="module")

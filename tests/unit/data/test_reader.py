@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, Sampler
 
 from kunren.base.random_state import set_seed
-from kunren.data.reader import BatchReader, fetch
+from kunren.data.fetch import fetch
+from kunren.data.reader import BatchReader
 from kunren.data.samplers import EpochRandomSampler
 
 
@@ -166,9 +167,10 @@ def test_persistent_workers_stay_and_a_pass_may_be_broken_off() -> None:
     alone, shared = BatchReader(loader(), seed=5), BatchReader(loader(workers=2, persistent_workers=True), seed=5)
     batches = shared.read(0)
     next(batches)
-    workers = shared._worker_loader._iterator._workers
+    assert shared._workers is not None
+    workers = shared._workers.loader._iterator._workers
     assert list(shared.read(1)) == list(alone.read(1))
-    assert shared._worker_loader._iterator._workers is workers
+    assert shared._workers.loader._iterator._workers is workers
 
 
 def test_workers_with_a_batch_sampler_that_shuffles_globally() -> None:

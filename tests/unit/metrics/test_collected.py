@@ -16,7 +16,8 @@ from invariants.runs import arguments
 from parity import models, rows
 
 import kunren
-from kunren.metrics import collected, padding_for
+from kunren.metrics import collected
+from kunren.metrics.collected import padding_for
 
 ROWS = 12
 
@@ -107,7 +108,7 @@ def test_predicted_text_can_be_decoded_and_labels_still_tell_what_counts(tmp_pat
 MEASURE = """
 import os, numpy, sys
 from pathlib import Path
-from kunren.base.nested import Joined
+from kunren.metrics.joined import Joined
 def memory(which):
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) // 1024 for line in lines if line.startswith(which))

@@ -12,11 +12,12 @@ import torch
 import transformers
 from torch import nn
 
+import kunren
 from kunren.arguments.choices import FURTHER_OPTIMIZERS, OptimizerNames
 from kunren.optim.optimizers import OPTIMIZERS
 from kunren.optim.optimizers.adafactor import Adafactor
 from kunren.optim.optimizers.native import _has_fused_adamw
-from kunren.optim.registry import create_optimizer, get_optimizer_cls_and_kwargs
+from kunren.optim.registry import get_optimizer_cls_and_kwargs
 
 
 def arguments(**changes: Any) -> Any:
@@ -36,6 +37,12 @@ def arguments(**changes: Any) -> Any:
         "fp16": False,
     }
     return SimpleNamespace(**{**fields, **changes})
+
+
+def created(model: nn.Module, **changes: Any) -> Any:
+    """The optimizer that a Trainer makes."""
+    args = kunren.TrainingArguments("unused", use_cpu=True, report_to=[], **changes)
+    return kunren.Trainer(model, args).create_optimizer()
 
 
 @pytest.mark.parametrize(
@@ -143,7 +150,7 @@ def test_fused_falls_back_with_one_warning_where_torch_has_no_kernel() -> None:
 def test_created_optimizers_train(optim: str, weight_decay: float) -> None:
     torch.manual_seed(0)
     model = nn.Linear(4, 4)
-    optimizer = create_optimizer(model, arguments(optim=optim, weight_decay=weight_decay, learning_rate=1e-2))
+    optimizer = created(model, optim=optim, weight_decay=weight_decay, learning_rate=1e-2)
     assert [group["weight_decay"] for group in optimizer.param_groups] == ([0.1, 0.0] if weight_decay else [0.0])
     losses = []
     for _ in range(10):
@@ -158,8 +165,13 @@ def test_created_optimizers_train(optim: str, weight_decay: float) -> None:
 
 def test_given_class_and_names_win() -> None:
     model = nn.Linear(4, 4)
-    given = torch.optim.RMSprop, {"lr": 0.1}
-    optimizer = create_optimizer(model, arguments(weight_decay=0.1), ["bias"], given)
+    args = kunren.TrainingArguments("unused", use_cpu=True, report_to=[], weight_decay=0.1)
+
+    class OfBiases(kunren.Trainer):
+        def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
+            return ["bias"]
+
+    optimizer = OfBiases(model, args, optimizer_cls_and_kwargs=(torch.optim.RMSprop, {"lr": 0.1})).create_optimizer()
     assert type(optimizer) is torch.optim.RMSprop
     assert optimizer.param_groups[0]["params"][0] is model.bias
 
@@ -171,8 +183,7 @@ def two_layers() -> nn.Module:
 
 def trained(optim: str, steps: int = 5, **changes: Any) -> tuple[nn.Module, Any]:
     model = two_layers()
-    args = arguments(optim=optim, learning_rate=1e-2, **changes)
-    optimizer = create_optimizer(model, args)
+    optimizer = created(model, optim=optim, learning_rate=1e-2, **changes)
     x = torch.randn(16, 8, generator=torch.Generator().manual_seed(1))
     for _ in range(steps):
         optimizer.zero_grad()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 import random
 import re
 import subprocess
@@ -12,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from invariants.runs import arguments, losses, without_times
@@ -53,12 +55,27 @@ class Remembering(Tracker):
 
 
 def fail() -> None:
-    raise OSError("no route\nto host")
+    raise OSError("\x1b[95m\nno route\nto host\x1b[0m")
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
 
 
 def draw() -> None:
     random.random()
+    numpy.random.random()
     torch.rand(3)
+
+
+def seed() -> None:
+    random.seed(0)
+    numpy.random.seed(0)
+    torch.manual_seed(0)
+
+
+def generators() -> list[Any]:
+    return [random.getstate(), pickle.dumps(numpy.random.get_state()), torch.get_rng_state().numpy().tobytes()]
 
 
 def trainer_with(
@@ -82,8 +99,12 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     ("trouble", "told", "outcomes"),
     [
         ({}, None, ["finished"]),
-        ({"start": draw}, None, ["finished"]),
-        ({"start": fail}, "starting a run failed with OSError: no route", []),
+        ({"start": draw, "finish": draw}, None, ["finished"]),
+        ({"start": seed, "finish": seed}, None, ["finished"]),
+        ({"start": interrupt}, "starting a run failed with KeyboardInterrupt", []),
+        ({"log": interrupt}, "logging failed with KeyboardInterrupt", ["finished"]),
+        ({"finish": interrupt}, "closing the run failed with KeyboardInterrupt", []),
+        ({"start": fail}, "starting a run failed with OSError: no route to host. Training", []),
         ({"log": fail}, "logging failed with OSError", ["finished"]),
         ({"log": lambda: exec("raise SystemExit(3)")}, "logging failed with SystemExit: 3", ["finished"]),
         ({"finish": fail}, "closing the run failed with OSError", []),
@@ -101,11 +122,13 @@ def test_training_is_the_same_whatever_the_tracker_does(
 ) -> None:
     alone = trainer_with(tmp_path / "alone", None)
     alone.train()
+    after = generators()
     tracker = Remembering(**trouble)
     watched = trainer_with(tmp_path / "watched", tracker, timeout=0.2 if told and "answered" in told else 5.0)
     begun = time.monotonic()
     watched.train()
     assert time.monotonic() - begun < 1.5
+    assert generators() == after
     time.sleep(0.5 if outcomes == ["failed"] else 0)
 
     assert without_times(watched.state.log_history) == without_times(alone.state.log_history)
@@ -154,6 +177,18 @@ def test_what_a_tracker_is_told(tmp_path: Path) -> None:
     )
     assert run.config["hidden_size"] == 16 and run.config["learning_rate"] == 1e-2 and run.arguments["max_steps"] == 1
     assert "secret" not in str(run)
+
+
+def test_a_tracker_draws_other_numbers_each_time(tmp_path: Path) -> None:
+    """So that two runs of one seed do not get the same name from it."""
+    drawn: list[float] = []
+
+    def name_it() -> None:
+        drawn.append(random.random())
+
+    for _ in range(2):
+        trainer_with(tmp_path, Remembering(start=name_it, finish=name_it)).train()
+    assert len(set(drawn)) == 4
 
 
 class Failing(kunren.TrainerCallback):

@@ -67,22 +67,28 @@ def test_an_unknown_name_is_told_at_construction(tmp_path: Path) -> None:
         trainer_for(tmp_path, "tensorbord")
 
 
-@pytest.mark.parametrize("name", sorted(registry._ELSEWHERE))
+@pytest.mark.parametrize("name", sorted(registry.ELSEWHERE))
 def test_what_is_bound_to_a_server_says_what_to_do(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "kunren"):
         assert trackers_of(trainer_for(tmp_path, name)) == []
     assert name in caplog.text and ("pip install" in caplog.text or "metrics.jsonl" in caplog.text)
 
 
+@pytest.mark.parametrize("name", ["AzureMLCallback", "DagsHubCallback", "FlyteCallback", "KubeflowCallback"])
+def test_a_callback_that_is_bound_to_a_server_says_what_to_do_when_it_is_imported(name: str) -> None:
+    with pytest.raises(ImportError, match=f"kunren has no {name}: .*(pip install|metrics.jsonl)"):
+        exec(f"from kunren import {name}")
+
+
 def test_every_callback_has_the_name_that_transformers_gives_it() -> None:
     if not FACTS.exists():
         pytest.skip("the facts about transformers are not beside the checkout")
     theirs = json.loads(FACTS.read_text(encoding="utf-8"))["report_to"]["callbacks"]
-    for name, entry in registry._CALLBACKS.items():
+    for name, entry in registry.CALLBACKS.items():
         kind = resolve(entry)
-        assert kind.__name__ == theirs[name]["callback"]
+        assert kind.__name__ == theirs[name]["callback"] and getattr(kunren, kind.__name__) is kind
         assert all(one.default is not one.empty for one in inspect.signature(kind).parameters.values() if one.kind < 4)
-    assert set(theirs) >= {*registry._CALLBACKS, *registry._ELSEWHERE}
+    assert set(theirs) >= {*registry.CALLBACKS, *registry.ELSEWHERE}
 
 
 def test_callbacks_are_in_the_order_of_transformers(tmp_path: Path) -> None:
@@ -93,8 +99,8 @@ def test_callbacks_are_in_the_order_of_transformers(tmp_path: Path) -> None:
 
 
 def test_nothing_is_imported_that_was_not_asked_for() -> None:
-    modules = [entry.partition(":")[0] for entry in registry._CALLBACKS.values()]
-    packages = {module for name in registry._CALLBACKS for module in registry._MODULES.get(name, (name,))}
+    modules = [entry.partition(":")[0] for entry in registry.CALLBACKS.values()]
+    packages = {module for name in registry.CALLBACKS for module in registry._MODULES.get(name, (name,))}
     code = f"import sys\nfor name in {modules!r}: __import__(name)\nprint(*({packages!r} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert importlib.import_module(modules[0]) and result.stdout.split() == []

@@ -9,10 +9,6 @@ from typing import Any
 from torch.utils.data import Sampler, SequentialSampler
 
 from kunren.arguments.dataloading import ORDERS_BY_LENGTH, row_order
-from kunren.data.batching.grouped import LengthGroupedSampler
-from kunren.data.batching.lengths import row_lengths
-from kunren.data.batching.rebalanced import RebalancedSampler
-from kunren.data.batching.token_budget import TokenBudgetSampler
 from kunren.data.samplers import EpochBatches, EpochRandomSampler
 
 logger = logging.getLogger(__name__)
@@ -31,21 +27,36 @@ def training_order(args: Any, dataset: Any, batch_size: int, seed: int, input_na
         return SequentialSampler(dataset)
     if order == "random":
         return EpochRandomSampler(dataset, seed)
+
+    from kunren.data.batching.lengths import row_lengths
+
     names = tuple(dict.fromkeys((input_name, "input_ids")))
     lengths = row_lengths(dataset, args.length_column_name, names, seed, skip=args.bad_sample_policy == "skip")
     ranks, rank = args.world_size, args.process_index
     if order == "token_budget":
+        from kunren.data.batching.token_budget import TokenBudgetSampler
+
         return TokenBudgetSampler(lengths, args.token_budget, seed, ranks, rank)
     drop_last = args.dataloader_drop_last
     if order == "grouped":
+        from kunren.data.batching.grouped import LengthGroupedSampler
+
         return LengthGroupedSampler(lengths, batch_size, seed, drop_last, ranks, rank)
+
+    from kunren.data.batching.rebalanced import RebalancedSampler
+
     return RebalancedSampler(lengths, batch_size, args.gradient_accumulation_steps, seed, drop_last, ranks, rank)
 
 
 def check_order(args: Any, sampler: Sampler[Any] | None) -> None:
     """ValueError where rows have to be put in order and cannot be; a warning where a subclass's order replaces it."""
     order = order_by(args)
-    if order not in ORDERS_BY_LENGTH or isinstance(sampler, (LengthGroupedSampler, EpochBatches)):
+    if order not in ORDERS_BY_LENGTH:
+        return
+
+    from kunren.data.batching.grouped import LengthGroupedSampler
+
+    if isinstance(sampler, (LengthGroupedSampler, EpochBatches)):
         return
     if sampler is None:
         raise ValueError(

@@ -12,17 +12,19 @@ import itertools
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple, NoReturn, final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, final
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
 from kunren.base.random_state import mix, position_seed, seed_for_data
+from kunren.data.columns import is_column_dataset
 from kunren.data.loaders import batches_in, examples_in, has_length, is_stream
 from kunren.data.samplers import EpochRandomSampler
-from kunren.data.wrappers.arrow import batches_of
 from kunren.data.wrappers.mixture import Mixture, MixtureBatches
-from kunren.data.wrappers.skipping_stream import Skipped, SkippingStream
+
+if TYPE_CHECKING:
+    from kunren.data.wrappers.skipping_stream import Skipped
 
 logger = logging.getLogger(__name__)
 
@@ -117,9 +119,11 @@ class Substitute:
             witnesses = self._witnesses(dataset, indices, _VOTES - len(own), seed)
             odd = find_misfits([*(rows[slot] for slot in own), *witnesses], collate)
             misfits = [own[place] for place in odd if place < len(own)]
-            if not misfits and not (replaced and own and _collates(collate, [rows[slot] for slot in own])):
-                raise_with_index(problem, dataset, indices, collate, seed)
             fitting = [witness for place, witness in enumerate(witnesses, len(own)) if place not in odd]
+            # Where the substitutes alone are at fault, others are taken: such as fit the own rows, or else the witnesses.
+            mends = _collates(collate, [rows[slot] for slot in own]) if own else bool(fitting)
+            if not misfits and not (replaced and mends):
+                raise_with_index(problem, dataset, indices, collate, seed)
             example = [*(rows[slot] for slot in own if slot not in misfits), *fitting][:1]
             for slot in misfits:
                 replaced[slot] = _problem(collate, [*example, rows[slot]]) or problem
@@ -338,6 +342,8 @@ def _gives_every_row(loader: Any) -> bool:
 
 
 def _skipping(loader: DataLoader[Any]) -> DataLoader[Any]:
+    from kunren.data.wrappers.skipping_stream import Skipped, SkippingStream
+
     skipped = Skipped()
     return DataLoader(
         SkippingStream(loader.dataset, skipped),
@@ -366,9 +372,13 @@ def evaluated(loader: Any) -> Iterator[Any]:
 
     An error in loading is told of which example it is, where the rows come in the order of the data.
     """
-    done = 0
+    batches, done = loader, 0
+    if is_column_dataset(getattr(loader, "dataset", None)):
+        from kunren.data.wrappers.arrow import batches_of
+
+        batches = batches_of(loader)
     try:
-        for batch in batches_of(loader):
+        for batch in batches:
             done += 1
             yield batch
     except _FATAL:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from fractions import Fraction
 from itertools import accumulate, islice
 from typing import Any, final
 
@@ -119,8 +118,9 @@ class MixtureBatches(EpochBatches):
         self._batches_of_pass = [self._count_batches(order) for order in orders]
         self._shares = None
         if weights is not None:
-            given = [Fraction(weights[name]) for name in self.names]
-            self._shares = [weight / sum(given) for weight in given]
+            from kunren.data.wrappers.shares import Shares
+
+            self._shares = Shares([weights[name] for name in self.names])
         if 0 in self._batches_of_pass:
             name = self.names[self._batches_of_pass.index(0)]
             raise ValueError(
@@ -143,21 +143,13 @@ class MixtureBatches(EpochBatches):
         if self._shares is None:
             return self._starts[-1]
         rows = [end - start for start, end in zip(self._starts, self._starts[1:], strict=False)]
-        per_batch = [Fraction(n, k) for n, k in zip(rows, self._batches_of_pass, strict=True)]
-        return round(len(self) * sum(share * n for share, n in zip(self._shares, per_batch, strict=True)))
+        return round(len(self) * self._shares.mean(zip(rows, self._batches_of_pass, strict=True)))
 
     def allotted(self, epoch: int) -> tuple[list[int], list[int]]:
         """How many batches each source gives in `epoch`, and how many it has given in all epochs before."""
         if self._shares is None:
             return list(self._batches_of_pass), [epoch * count for count in self._batches_of_pass]
-        owed = [Fraction(0) for _ in self._shares]
-        counts, given = [0] * len(owed), [0] * len(owed)
-        for _ in range(epoch + 1):
-            given = [before + count for before, count in zip(given, counts, strict=True)]
-            owed = [rest + len(self) * share for rest, share in zip(owed, self._shares, strict=True)]
-            counts = whole(owed, len(self))
-            owed = [rest - count for rest, count in zip(owed, counts, strict=True)]
-        return counts, given
+        return self._shares.allotted(len(self), epoch)
 
     def sources_of(self, epoch: int) -> list[int]:
         """The source of each batch of an epoch. Any stretch of it holds the shares of the whole, to about one batch.
@@ -202,19 +194,6 @@ class MixtureBatches(EpochBatches):
                 yield batch
 
 
-def whole(parts: Sequence[Fraction], total: int) -> list[int]:
-    """Whole numbers near to `parts`, whose sum is `total`: the largest remainders are rounded up."""
-    counts = [max(part.numerator // part.denominator, 0) for part in parts]
-    while (missing := total - sum(counts)) != 0:
-        rest = [part - count for part, count in zip(parts, counts, strict=True)]
-        if missing > 0:
-            counts[rest.index(max(rest))] += 1
-        else:
-            most = min((place for place, count in enumerate(counts) if count), key=rest.__getitem__)
-            counts[most] -= 1
-    return counts
-
-
 def mix_sets(
     sources: Mapping[str, Any],
     drop_unused: Callable[[Any, str], Any],
@@ -243,6 +222,19 @@ def mix_sets(
         }
     )
     return mixture, MixtureBatches(mixture, orders, batch_size, seed, args.mixture_weights, args.dataloader_drop_last)
+
+
+def follow_sources(run: Any, counted: Callable[[Any], Any]) -> None:
+    """Let the meter of a run of several training sets keep the loss of each; of any other run nothing changes.
+
+    `counted(batch)`: the labels that enter its loss.
+    """
+    sampler = getattr(run.reader.loader, "batch_sampler", None)
+    if isinstance(sampler, MixtureBatches):
+        from kunren.data.wrappers.source_losses import SourceLosses, SourcesOfWindows
+
+        run.meter.by_source = SourceLosses(sampler.names, run.engine.device)
+        run.get_batches = SourcesOfWindows(run, sampler, run.meter.by_source, counted)
 
 
 def check_mixture(sources: Any, args: Any) -> None:

@@ -7,12 +7,14 @@ window. That times N is the sum of its label losses, so a source's mean is the s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 
-from kunren.data.wrappers.mixture import MixtureBatches
 from kunren.losses.counting import Count
+
+if TYPE_CHECKING:
+    from kunren.data.wrappers.mixture import MixtureBatches
 
 Reduce = Callable[[torch.Tensor], torch.Tensor]
 
@@ -72,7 +74,7 @@ class SourceLosses:
 
 
 @final
-class _SourcesOfWindows:
+class SourcesOfWindows:
     """`get_batches` that tells the meter which source each micro-batch of the window is of.
 
     The source follows from the place of a batch in the epoch. A batch that an override of `get_batch_samples` has
@@ -103,11 +105,3 @@ class _SourcesOfWindows:
         source_of = {id(batch): source for source, batch in read}
         self.losses.expect([(source_of.get(id(batch)), self.counted(batch)) for batch in window], num_items)
         return window, num_items, is_empty
-
-
-def follow_sources(run: Any, counted: Callable[[Any], Count]) -> None:
-    """Let the meter of a run of several training sets keep the loss of each; of any other run nothing changes."""
-    sampler = getattr(run.reader.loader, "batch_sampler", None)
-    if isinstance(sampler, MixtureBatches):
-        run.meter.by_source = SourceLosses(sampler.names, run.engine.device)
-        run.get_batches = _SourcesOfWindows(run, sampler, run.meter.by_source, counted)

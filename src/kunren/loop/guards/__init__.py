@@ -1,1 +1,18 @@
-"""Guards: what keeps a run going when memory runs out or a number is not finite. Each is readable alone."""
+"""What becomes of a run when memory runs out, a number is not finite, or an error ends it; each readable alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kunren.loop.guards.non_finite import NonFiniteGuard
+
+
+def guard_for(args: Any, logging_steps: int) -> NonFiniteGuard | None:
+    """The guard of the gradients that the arguments ask for; none where a word in the log is enough."""
+    if args.nonfinite == "warn":
+        return None
+
+    from kunren.loop.guards.non_finite import NonFiniteGuard
+
+    return NonFiniteGuard(args.nonfinite, args.nonfinite_limit, max(1, logging_steps))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kunren.losses.functions.label_smoothing import LabelSmoother
 
 _HERE = "kunren.losses.functions"
 _DETR, _DEFORMABLE, _RT_DETR = f"{_HERE}.detr", f"{_HERE}.deformable_detr", f"{_HERE}.rt_detr"
@@ -46,3 +49,13 @@ LOSS_MAPPING: dict[str, str | Callable[..., Any]] = {
     "ParakeetForRNNT": f"{_TRANSFORMERS}:ParakeetForRNNTLoss",
     "ParakeetForTDT": f"{_TRANSFORMERS}:ParakeetForTDTLoss",
 }
+
+
+def smoother_for(args: Any) -> LabelSmoother | None:
+    """What computes the loss in place of the model where the arguments ask for smoothed labels."""
+    if args.label_smoothing_factor <= 0:
+        return None
+
+    from kunren.losses.functions.label_smoothing import LabelSmoother
+
+    return LabelSmoother(args.label_smoothing_factor)

@@ -9,8 +9,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from kunren.model.signature import unwrap
-from kunren.optim.groups.layers import depths
-from kunren.optim.groups.patterns import rules_by_parameter
 
 
 def has_rules(args: Any) -> bool:
@@ -27,6 +25,10 @@ def divided(groups: Iterable[Any], model: nn.Module, args: Any, decay_names: Col
     groups = list(groups)
     if not has_rules(args):
         return groups
+
+    from kunren.optim.groups.layers import depths
+    from kunren.optim.groups.patterns import rules_by_parameter
+
     if not all(isinstance(group, dict) for group in groups):
         groups = [{"params": groups}]
     names: dict[int, list[str]] = defaultdict(list)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, SubsetRandomSampler
 
@@ -52,6 +52,7 @@ def read(loader: Any, limit: float | None = 1.0, epoch: int = 0, start: int = 0)
     st.integers(3, 8),
     st.integers(0, 3),
 )
+@example(bad={9, 4, 5}, odd={1}, batch_size=3, epoch=0)  # a batch without a good row
 def test_good_rows_stay_where_they_are_and_bad_ones_are_replaced(
     bad: set[int], odd: set[int], batch_size: int, epoch: int
 ) -> None:

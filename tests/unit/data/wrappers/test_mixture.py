@@ -13,7 +13,8 @@ from parity.rows import Stream
 from torch.utils.data import RandomSampler, Sampler, SequentialSampler
 
 from kunren.data.samplers import EpochBatches, EpochRandomSampler
-from kunren.data.wrappers.mixture import Mixture, MixtureBatches, check_mixture, mix_sets, whole
+from kunren.data.wrappers.mixture import Mixture, MixtureBatches, check_mixture, mix_sets
+from kunren.data.wrappers.shares import whole
 
 names = ("news", "chat", "code")
 

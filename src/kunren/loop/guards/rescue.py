@@ -17,7 +17,9 @@ logger = logging.getLogger(__name__)
 def rescue(run: Run | None, do: Any, error: BaseException) -> None:
     """Save what is not saved yet, where checkpoints are saved at all, then tell the callbacks. Never raises."""
     try:
-        if run is not None and run.requests is not None and run.state.global_step > run.first_step:
+        # Who stops it, with a second Ctrl-C or by leaving `steps()`, wants nothing of it.
+        is_error = isinstance(error, (Exception, SystemExit))
+        if is_error and run is not None and run.requests is not None and run.state.global_step > run.first_step:
             _save(run, do)
     except Exception:
         logger.exception("The run ends with an error, and what it has trained could not be saved.")

@@ -1,0 +1,280 @@
+"""`kunren train`: the run that a file describes, and how mistakes in it are answered."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+import torch
+import transformers
+from parity.tokenizer import make_tokenizer
+
+import kunren
+from kunren.cli.main import main
+from kunren.cli.run_config import ConfigError, read_config, read_overrides
+
+LABELS = ("bad", "good", "none")
+CONFIG = """\
+model: {folder}/bert
+task: text-classification
+train_dataset: {folder}/train.csv
+eval_dataset: {folder}/eval.csv
+output_dir: {folder}/out
+learning_rate: 1e-2
+per_device_train_batch_size: 8
+num_train_epochs: 2
+save_steps: 2
+disable_tqdm: true
+use_cpu: true
+"""
+
+
+def rows(count: int, seed: int) -> datasets.Dataset:
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(0, 3, (count,), generator=generator).tolist()
+    texts = []
+    for label in labels:
+        words = torch.randint(15 * label, 15 * label + 15, (6,), generator=generator).tolist()
+        texts.append(" ".join(f"w{word}" for word in words))
+    return datasets.Dataset.from_dict({"text": texts, "label": [LABELS[label] for label in labels], "spare": labels})
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model that has weights, a tokenizer, two files of data, and run.yaml."""
+    folder = tmp_path_factory.mktemp("made")
+    transformers.set_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=55, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24
+    )
+    transformers.BertModel(config).save_pretrained(folder / "bert")
+    make_tokenizer().save_pretrained(folder / "bert")
+    rows(32, 0).to_csv(folder / "train.csv")
+    rows(9, 1).to_csv(folder / "eval.csv")
+    (folder / "run.yaml").write_text(CONFIG.format(folder=folder))
+    return folder
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same, with nothing trained yet."""
+    for name in ("LC_ALL", "LC_MESSAGES", "LANG"):
+        monkeypatch.delenv(name, raising=False)
+    shutil.rmtree(made / "out", ignore_errors=True)
+    return made
+
+
+def train(folder: Path, *words: str) -> int:
+    return main(["train", str(folder / "run.yaml"), *words])
+
+
+def results(folder: Path) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads((folder / "all_results.json").read_text())
+    return values
+
+
+def test_the_run_is_that_of_a_script(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(folder, "--learning-rate", "3e-3", "--metrics", "accuracy", "--run_name=first") == 0
+    out = folder / "out"
+    found, shown = results(out), capsys.readouterr().out
+    for said in (f"train_loss {found['train_loss']:.4f}", f"eval_accuracy {found['eval_accuracy']:.4f}"):
+        assert said.rstrip("0") in " ".join(shown.split())
+    assert f"The model is in {out}." in shown and f"The report is {out / 'report.html'}." in shown
+    assert (out / "report.html").stat().st_size > 1000
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "bert")
+    sets = [
+        data.map(
+            lambda row: {**tokenizer(row["text"]), "labels": LABELS.index(row["label"])},
+            remove_columns=data.column_names,
+        )
+        for data in (rows(32, 0), rows(9, 1))
+    ]
+    args = kunren.TrainingArguments(
+        str(folder / "by-hand"),
+        learning_rate=3e-3,
+        num_train_epochs=2,
+        save_strategy="no",
+        use_cpu=True,
+        disable_tqdm=True,
+        run_report=False,
+    )
+    kunren.set_seed(args.seed)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder / "bert", num_labels=3)
+    trainer = kunren.Trainer(model, args, train_dataset=sets[0], eval_dataset=sets[1], processing_class=tokenizer)
+    assert trainer.train().training_loss == found["train_loss"]
+    assert trainer.evaluate()["eval_loss"] == found["eval_loss"]
+    saved = transformers.AutoModelForSequenceClassification.from_pretrained(out)
+    assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in saved.state_dict().items())
+    assert saved.config.id2label == dict(enumerate(LABELS))
+
+
+def test_the_same_file_is_planned(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--json", str(folder / "run.yaml"), "--eval_strategy", "epoch"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert values["max_steps"] == 8 and values["model"] == "BertForSequenceClassification"
+    assert not (folder / "out").exists()
+
+
+def test_a_model_without_a_token_for_padding_classifies(folder: Path, tmp_path: Path) -> None:
+    config = transformers.GPT2Config(vocab_size=55, n_embd=16, n_layer=1, n_head=2, n_positions=32)
+    transformers.GPT2Model(config).save_pretrained(tmp_path / "gpt2")
+    make_tokenizer(pad_token=None).save_pretrained(tmp_path / "gpt2")
+    assert train(folder, "--model", str(tmp_path / "gpt2"), "--max_steps", "1", "--no-run-report") == 0
+    assert results(folder / "out")["eval_loss"] > 0
+
+
+def test_a_saved_model_goes_on_as_it_is(folder: Path) -> None:
+    assert train(folder) == 0
+    first = results(folder / "out")
+    words = ["--model", str(folder / "out"), "--output_dir", str(folder / "more"), "--learning_rate", "0"]
+    assert train(folder, *words, "--max_steps", "1", "--no-run-report") == 0
+    assert results(folder / "more")["eval_loss"] == first["eval_loss"]
+    assert not (folder / "more" / "report.html").exists()
+
+
+def test_resuming_goes_on_where_the_run_was(folder: Path) -> None:
+    assert train(folder, "--max_steps", "5") == 0
+    whole = transformers.AutoModel.from_pretrained(folder / "out").state_dict()
+    assert json.loads((folder / "out" / "trainer_state.json").read_text())["global_step"] == 5
+    shutil.rmtree(folder / "out" / "checkpoint-4")
+    for words in (["--resume"], ["--resume", str(folder / "out" / "checkpoint-2")]):
+        assert train(folder, "--max_steps", "5", *words) == 0
+        again = transformers.AutoModel.from_pretrained(folder / "out").state_dict()
+        assert all(torch.equal(again[name], tensor) for name, tensor in whole.items())
+
+
+def test_a_training_that_is_stopped_says_how_to_go_on(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(folder, "--max_minutes", "1e-6") == 75
+    assert f"`kunren train {folder / 'run.yaml'} --resume` goes on" in capsys.readouterr().out
+    assert not (folder / "out" / "model.safetensors").exists()
+    assert train(folder, "--resume", "--no-run-report") == 0
+    assert json.loads((folder / "out" / "trainer_state.json").read_text())["global_step"] == 8
+
+
+def test_without_an_evaluation_set_and_in_japanese(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(folder, "--eval_dataset", "null", "--max_steps", "1", "--lang", "ja") == 0
+    shown = capsys.readouterr().out
+    assert not [name for name in results(folder / "out") if name.startswith("eval_")]
+    assert f"モデルの保存先: {folder / 'out'}" in shown and "eval_loss" not in shown
+    assert 'lang="ja"' in (folder / "out" / "report.html").read_text(encoding="utf-8")
+
+
+def test_masked_words_from_a_folder_of_files(folder: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "train.txt").write_text("w1 w2 w3\n" * 20)
+    (data / "validation.txt").write_text("w1 w2 w3 w4\n" * 20)
+    (data / "notes.csv").write_text("a,b\n1,2\n")
+    words = ["--task", "fill-mask", "--train_dataset", str(data), "--eval_dataset", str(data), "--max_steps", "2"]
+    assert train(folder, *words, "--no-run-report") == 0
+    assert transformers.AutoModelForMaskedLM.from_pretrained(folder / "out").config.vocab_size == 55
+    assert results(folder / "out")["eval_loss"] > 0
+
+
+MISTAKES: dict[str, tuple[list[str], str]] = {
+    "a misspelt option": (
+        ["--learnin_rate", "1"],
+        "There is no option --learnin_rate. Did you mean '--learning_rate'?",
+    ),
+    "a name of other libraries": (["--lr", "1"], "There is no option --lr. Did you mean '--learning_rate'?"),
+    "no value": (["--learning_rate"], "--learning_rate needs a value"),
+    "a stray word": (["--bf16", "true", "no"], "'no' is not understood"),
+    "a value that cannot work": (["--learning_rate", "-1"], "learning_rate=-1"),
+    "no number": (["--max_steps", "many"], "max_steps='many'"),
+    "broken JSON": (["--lr_scheduler_kwargs", '{"a": '], "lr_scheduler_kwargs"),
+    "a task that is none": (["--task", "fill-mast"], "Did you mean 'fill-mask'?"),
+    "no model": (["--model", "null"], "does not say model"),
+    "a column that is not there": (["--text_column", "txt"], "the columns are: text, label, spare"),
+    "data that is not there": (["--eval_dataset", "nowhere.csv"], "eval_dataset: nowhere.csv does not exist"),
+    "nothing to evaluate on": (["--eval_strategy", "epoch", "--eval_dataset", "null"], "needs an evaluation set"),
+    "nothing to resume": (["--resume"], "has no checkpoint that is whole"),
+    "a checkpoint that is not there": (["--resume", "nowhere"], "nowhere"),
+    "what comes later": (["--push_to_hub"], "comes with a later version"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_take_one_line(mistake: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words, answer = MISTAKES[mistake]
+    assert train(folder, *words) == 2
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("kunren: ")]
+    assert len(told) == 1 and answer in told[0]
+    assert not (folder / "out" / "model.safetensors").exists()
+
+
+def test_what_stands_where_the_file_should(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for words, answer in (
+        ([], "Give a YAML or JSON file"),
+        (["--bf16"], "--bf16 stands where the file should"),
+        (["nowhere.yaml"], "nowhere.yaml does not exist"),
+        ([str(tmp_path)], "is a folder"),
+        (["script.py"], "python script.py"),
+    ):
+        assert main(["train", *words]) == 2
+        assert answer in capsys.readouterr().err
+
+
+def test_labels_of_the_evaluation_set(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "other.csv").write_text("text,label\nw1,good\nw2,worse\n")
+    assert train(folder, "--eval_dataset", str(tmp_path / "other.csv")) == 2
+    assert "eval_dataset has labels that train_dataset has not: worse." in capsys.readouterr().err
+    (tmp_path / "other.csv").write_text("text,label\nw1,good\nw2,\n")
+    assert train(folder, "--train_dataset", str(tmp_path / "other.csv")) == 2
+    assert "'label' is empty in some rows" in capsys.readouterr().err
+
+
+WORDS = {
+    "--learning_rate 3e-5": {"learning_rate": 3e-5},
+    "--learning-rate=3e-5 --bf16": {"learning_rate": 3e-5, "bf16": True},
+    "--no-async-save --no_bf16 --tf32 false": {"async_save": False, "bf16": False, "tf32": False},
+    "--no_cuda": {"no_cuda": True},
+    "--max_steps -1": {"max_steps": -1},
+    "--run_name 2026 --hub_model_id none": {"run_name": "2026", "hub_model_id": None},
+    "--report_to tensorboard wandb": {"report_to": ["tensorboard", "wandb"]},
+    "--report_to none --metrics f1": {"report_to": "none", "metrics": "f1"},
+    "--metrics [accuracy,f1]": {"metrics": ["accuracy", "f1"]},
+    "--profile_steps 10:14": {"profile_steps": "10:14"},
+    "--eval_strategy no --chunked_loss off": {"eval_strategy": "no", "chunked_loss": "off"},
+    '--lr_scheduler_kwargs {"num_cycles":2,"min_lr":1e-6}': {"lr_scheduler_kwargs": {"num_cycles": 2, "min_lr": 1e-6}},
+    "--lr_scheduler_kwargs {num_cycles:\xa02}": {"lr_scheduler_kwargs": {"num_cycles": 2}},
+    "--accelerator_config settings.json": {"accelerator_config": "settings.json"},
+    "--resume": {"resume_from_checkpoint": True},
+    "--resume_from_checkpoint out/checkpoint-1": {"resume_from_checkpoint": "out/checkpoint-1"},
+    "--resume-from-checkpoint true --fsdp": {"resume_from_checkpoint": True, "fsdp": True},
+    "--text_column first second": {"text_column": ["first", "second"]},
+    "--evaluation_strategy epoch": {"evaluation_strategy": "epoch"},
+}
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_words(words: str) -> None:
+    assert read_overrides([word.replace("\xa0", " ") for word in words.split(" ")]) == WORDS[words]
+
+
+def test_numbers_and_text_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        "learning_rate: 5e-5\nwarmup_steps: .1\nmax_steps: -1\nseed: 0x10\nprofile_steps: 10:14\nrun_name: 2026-11-30\n"
+        "lr_scheduler_kwargs: {min_lr: 1e-6}\nmax_grad_norm: null\nbf16: yes\nlogging_steps: 1E1\nlayer_decay: 1.\n"
+    )
+    assert read_config(path) == {
+        "learning_rate": 5e-5,
+        "warmup_steps": 0.1,
+        "max_steps": -1,
+        "seed": 16,
+        "profile_steps": "10:14",
+        "run_name": "2026-11-30",
+        "lr_scheduler_kwargs": {"min_lr": 1e-6},
+        "max_grad_norm": None,
+        "bf16": True,
+        "logging_steps": 10.0,
+        "layer_decay": 1.0,
+    }
+    path.write_text("lr: 1\n")
+    with pytest.raises(ConfigError, match="There is no key 'lr'. Did you mean 'learning_rate'?"):
+        read_config(path)
