@@ -48,6 +48,12 @@ def build(folder: Path, report_to: Any, **settings: Any) -> kunren.Trainer:
     )
 
 
+@pytest.fixture(scope="session")
+def wandb_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all tests: wandb reads its settings once."""
+    return tmp_path_factory.mktemp("wandb")
+
+
 @pytest.fixture
 def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Train:
     """Trains with a tracker and without one: the numbers have to be equal, and the tracker has to live to the end."""

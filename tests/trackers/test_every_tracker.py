@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def offline(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def offline(folder: Path, wandb_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name, value in {
         "CLEARML_OFFLINE_MODE": "1",
@@ -61,7 +61,7 @@ def offline(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         "TRACKIO_DIR": str(folder / "trackio"),
         "WANDB_MODE": "offline",
         "WANDB_SILENT": "true",
-        "WANDB_DIR": str(folder),
+        "WANDB_DIR": str(wandb_folder),
     }.items():
         monkeypatch.setenv(name, value)
 

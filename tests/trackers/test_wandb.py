@@ -20,28 +20,22 @@ pytest.importorskip("wandb")
 pytestmark = [pytest.mark.trackers, pytest.mark.filterwarnings("ignore")]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One for all tests: wandb reads its settings once."""
-    return tmp_path_factory.mktemp("wandb")
-
-
 @pytest.fixture(autouse=True)
-def offline(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def offline(wandb_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
-    monkeypatch.setenv("WANDB_DIR", str(folder))
+    monkeypatch.setenv("WANDB_DIR", str(wandb_folder))
 
 
 @pytest.fixture
-def runs(folder: Path, offline: None) -> Callable[[], list[dict[str, Any]]]:
+def runs(wandb_folder: Path, offline: None) -> Callable[[], list[dict[str, Any]]]:
     """What the runs of this test have written. wandb's own process ends a file a moment after the run is closed."""
-    before = set(folder.glob("wandb/offline-run-*"))
+    before = set(wandb_folder.glob("wandb/offline-run-*"))
 
     def read_all() -> list[dict[str, Any]]:
         deadline = time.monotonic() + 20
         while True:
-            found = [read(path) for path in sorted(set(folder.glob("wandb/offline-run-*")) - before)]
+            found = [read(path) for path in sorted(set(wandb_folder.glob("wandb/offline-run-*")) - before)]
             if all(run["exit"] is not None for run in found) or time.monotonic() > deadline:
                 return found
             time.sleep(0.1)

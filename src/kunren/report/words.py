@@ -44,10 +44,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "at_step": ("at step {step}", "ステップ {step}"),
     "epoch": ("Epoch", "エポック"),
     "started": ("Started", "開始"),
-    "resumed": ("Resumed", "再開"),
     "resumed_at": ("Resumed at step {step}", "ステップ {step} から再開"),
-    "none": ("none", "なし"),
-    "unknown": ("unknown", "不明"),
     # the curves
     "curves": ("Curves", "曲線"),
     "no_curves": ("Nothing has been logged as a number yet.", "数値はまだ記録されていません。"),
@@ -94,7 +91,6 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "account": ("Where the time went", "時間の内訳"),
     "no_account": ("This run has not kept an account of its time.", "この学習には時間の内訳の記録がありません。"),
     "phase": ("Phase", "処理"),
-    "seconds": ("Seconds", "秒"),
     "share": ("Share", "割合"),
     "data": ("Waiting for data", "データ待ち"),
     "transfer": ("Transfer to the device", "デバイスへの転送"),
@@ -183,7 +179,6 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "times_at_steps": ("{count} times, steps {first} to {last}", "{count} 回（ステップ {first}～{last}）"),
     "more_warnings": ("{count} more", "ほか {count} 件"),
     "name": ("Name", "名前"),
-    "value": ("Value", "値"),
     "theme": ("Light or dark", "配色の切り替え"),
     "theme_light": ("Light", "ライト"),
     "theme_dark": ("Dark", "ダーク"),
@@ -191,7 +186,6 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "skip": ("Skip to the curves", "曲線へ移動"),
     "made_by": ("Made by kunren {version} on {time}", "{time} に kunren {version} で作成"),
     # live
-    "live": ("Live", "ライブ"),
     "updated": ("updated {seconds} s ago", "{seconds} 秒前に更新"),
     "updated_now": ("updated just now", "更新されたばかりです"),
     "server_gone": (

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from kunren.trackers.callback import TrackerCallback
-from kunren.trackers.tracker import Outcome, TrackedRun, Tracker, numbers
+from kunren.trackers.tracker import Outcome, TrackedRun, Tracker, numbers, rewrite_logs
 from kunren.trackers.wandb import SUMMARY
 
 
@@ -39,8 +39,8 @@ class ClearMLTracker(Tracker):
             if name in SUMMARY or name == "epoch":
                 logger.report_single_value(name, value)
             else:
-                title = next((split for split in ("eval", "test") if name.startswith(f"{split}_")), "train")
-                logger.report_scalar(title, name.removeprefix(f"{title}_"), value, step)
+                title, _, series = rewrite_logs({name: value}).popitem()[0].partition("/")
+                logger.report_scalar(title, series, value, step)
 
     def finish(self, outcome: Outcome) -> None:
         if not self._is_own:
@@ -67,6 +67,7 @@ def _new_task(kind: Any, run: TrackedRun) -> Any:
         return kind.init(
             project_name=os.environ.get("CLEARML_PROJECT", run.project),
             task_name=os.environ.get("CLEARML_TASK", run.name or "Trainer"),
+            tags=[run.group] if run.group is not None else None,
             continue_last_task=run.resumed_id if run.resumed_id is not None else False,
             reuse_last_task_id=False,
             auto_connect_frameworks=False,

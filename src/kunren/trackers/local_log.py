@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 from kunren.base.json_lines import read_local_log as read_local_log  # where `kunren report` finds it without torch
 from kunren.base.state import TrainerControl, TrainerState
@@ -17,7 +17,7 @@ from kunren.callbacks.callback import TrainerCallback
 logger = logging.getLogger(__name__)
 
 METRICS_NAME = "metrics.jsonl"
-_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
+_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode
 
 
@@ -26,6 +26,7 @@ class LocalLogCallback(TrainerCallback):
 
     def __init__(self) -> None:
         self._folder: Path | None = None
+        self._file: _Lines | None = None
         self._has_failed = False
 
     def on_init_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -44,6 +45,9 @@ class LocalLogCallback(TrainerCallback):
             of_speed = {} if account is None else {"account": account}
             self._append(self._folder or Path(args.output_dir), state, {**(logs or {}), **of_speed})
 
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._file = None
+
     def on_predict(
         self, args: Any, state: TrainerState, control: TrainerControl, metrics: dict[str, Any], **kwargs: Any
     ) -> None:
@@ -56,7 +60,9 @@ class LocalLogCallback(TrainerCallback):
                 line = _encode(entry)
             except (TypeError, ValueError):  # an array, a tensor, a number that is not finite
                 line = _encode(to_jsonable(entry))
-            _append_line(folder / METRICS_NAME, line)
+            if self._file is None or self._file.path.parent != folder:
+                self._file = _Lines(folder / METRICS_NAME)
+            self._file.append(line)
         except Exception as error:  # a full disk, a metric that cannot be printed
             self._has_failed = True
             logger.warning(
@@ -67,14 +73,31 @@ class LocalLogCallback(TrainerCallback):
             )
 
 
-def _append_line(path: Path, line: str) -> None:
-    """Each line opens the file anew: it may have been moved, and a run must not hold on to it."""
-    try:
-        file = os.open(path, _APPEND, 0o666)
-    except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(path, _APPEND, 0o666)
-    try:
-        os.write(file, f"{line}\n".encode("utf-8", "backslashreplace"))
-    finally:
-        os.close(file)
+@final
+class _Lines:
+    """A file that lines are appended to. It is held open: opening it for each line takes longer than the rest."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor: int | None = None
+
+    def append(self, line: str) -> None:
+        """Write a line, which is then in the file whatever becomes of this process."""
+        if self._descriptor is not None and os.fstat(self._descriptor).st_nlink == 0:
+            self.close()  # somebody has deleted it
+        if self._descriptor is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._descriptor = os.open(self.path, _APPEND, 0o666)
+        data = f"{line}\n".encode("utf-8", "backslashreplace")
+        if os.write(self._descriptor, data) < len(data):
+            raise OSError("the disk is full")
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    __del__ = close  # of a training that was left early
+
+    def __reduce__(self) -> tuple[type, tuple[Path]]:
+        return _Lines, (self.path,)  # a copy opens the file itself

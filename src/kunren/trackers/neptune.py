@@ -32,8 +32,10 @@ class NeptuneTracker(Tracker):
     def start(self, run: TrackedRun) -> None:
         self._run = self._given
         if self._run is None:
-            resumed = {"with_id": run.resumed_id} if run.resumed_id is not None else {}
-            self._run = importlib.import_module("neptune").init_run(**{"name": run.name, **resumed, **self._options})
+            options: dict[str, Any] = {"name": run.name, "tags": [run.group] if run.group is not None else None}
+            if run.resumed_id is not None:
+                options["with_id"] = run.resumed_id
+            self._run = importlib.import_module("neptune").init_run(**{**options, **self._options})
         if not self._log_parameters:
             return
         plain = importlib.import_module("neptune.utils").stringify_unsupported
