@@ -87,14 +87,14 @@ def test_what_is_divided_is_divided_as_the_steps_were(mean: dict[str, float], mi
     account = StepAccount(torch.device("cpu"), clock)
     account.begin()
     truth = dict.fromkeys(WITHIN, 0.0)
-    factors = (0.5 + torch.rand(300, len(WITHIN), generator=generator)).tolist()
+    factors = (0.5 + torch.rand(1000, len(WITHIN), generator=generator)).tolist()
     for row in factors:
         seconds = {phase: mean[phase] * factor for phase, factor in zip(WITHIN, row, strict=True)}
         live(account, clock, {"data": mean["data"], **seconds}, micro_batches)
         for phase in WITHIN:
             truth[phase] += seconds[phase] * (micro_batches if phase in WITHIN[:3] else 1)
     found, inside = account.take(0, 0, 0.0, None)["seconds"], sum(truth.values())
-    for phase in WITHIN:  # each step varies by half; the mean of the 60 or more that are looked at, by a twentieth
+    for phase in WITHIN:  # each step varies by half; the mean of the 50 or more that are looked at, by a twentieth
         assert found[phase] / inside == pytest.approx(truth[phase] / inside, abs=0.05)
 
 

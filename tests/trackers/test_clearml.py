@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from invariants.runs import losses
+from trackers.conftest import Broken, build
 
 pytest.importorskip("clearml")
 pytestmark = [pytest.mark.trackers, pytest.mark.filterwarnings("ignore")]
@@ -70,6 +71,25 @@ def test_a_resumed_run_goes_on(broken_and_resumed: Callable[..., Any], run_id_of
     assert [run_id_of(trainer)] == seen
     assert curve(seen[0], "train", "loss") == pytest.approx(losses(trainer))
     assert values(task_of(seen[0]), "properties") == {"outcome": "finished"}
+
+
+def test_the_last_word_to_a_server_is_the_outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from clearml import Task
+
+    said: list[str] = []
+    send = Task.send
+
+    def listen(task: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        said.append(type(request).__name__)
+        return send(task, request, *args, **kwargs)
+
+    monkeypatch.setattr(Task, "send", listen)
+    monkeypatch.chdir(tmp_path)
+    trainer = build(tmp_path / "out", "clearml")
+    trainer.add_callback(Broken())
+    with pytest.raises(RuntimeError, match="broken off"):
+        trainer.train()
+    assert said[-1] == "FailedRequest", said
 
 
 def test_a_task_of_the_script_is_used_and_stays_open(

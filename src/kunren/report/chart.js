@@ -217,7 +217,8 @@ class Chart {
   /** The line and the values at the place that all charts share; the box with them only in the chart that is pointed at. */
   showCursor() {
     const { view, frame } = this;
-    if (!frame || !this.isSeen) return;
+    if (!frame) return;
+    if (!this.isSeen) return this.overlay.replaceChildren();
     const { box, x, y, lines, range } = frame, place = view.cursor;
     const isOn = place !== null && place >= frame.left && place <= frame.right;
     this.overlay.replaceChildren();

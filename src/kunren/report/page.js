@@ -163,6 +163,24 @@ function fillCharts() {
     listen(chart);
     watcher.observe(chart.figure);
   }
+  drawTheRest();
+}
+
+// What is out of sight is drawn once, in spare time: for scrolling down to it, and for pictures of the whole page.
+function drawTheRest() {
+  const spare = window.requestIdleCallback ?? ((work) => setTimeout(work, 50)), charts = [...view.charts];
+  const next = () => {
+    const chart = charts.shift();
+    if (!chart || !view.charts.includes(chart)) return;
+    if (chart.isStale) {
+      const { isSeen } = chart;
+      chart.isSeen = true;
+      chart.draw();
+      chart.isSeen = isSeen;
+    }
+    spare(next);
+  };
+  spare(next);
 }
 
 // ---- pointers and keys ----

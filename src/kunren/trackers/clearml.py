@@ -47,11 +47,11 @@ class ClearMLTracker(Tracker):
             return
         self._is_own = False
         self._task.set_user_properties(outcome=outcome)
+        self._task.close()  # which calls every task completed
         if outcome == "failed":
-            self._task.mark_failed(status_reason="the training failed")
+            self._task.mark_failed(status_reason="the training failed", force=True)
         elif outcome == "stopped":
-            self._task.mark_stopped(status_message="the training was stopped")
-        self._task.close()
+            self._task.stopped(status_reason="the training was stopped", force=True)
 
     def run_id(self) -> str | None:
         return str(self._task.id)

@@ -48,7 +48,7 @@ def is_installed(name: str) -> bool:
     return any(module in sys.modules or importlib.util.find_spec(module) is not None for module in modules)
 
 
-def tracker_names(report_to: Iterable[str]) -> list[str]:
+def tracker_names(report_to: Iterable[str], source: str = "report_to=") -> list[str]:
     """The trackers that `report_to` asks for, with "all" resolved to those that are installed.
 
     ValueError for a name that is none; ImportError, which says what to install, for one whose package is missing.
@@ -62,12 +62,12 @@ def tracker_names(report_to: Iterable[str]) -> list[str]:
         elif name not in CALLBACKS:
             known = (*CALLBACKS, *ELSEWHERE, "all", "none")
             raise ValueError(
-                f"report_to={name!r} is no tracker: choose from {', '.join(known)}.{did_you_mean(name, known)}"
+                f"{source}{name!r} is no tracker: choose from {', '.join(known)}.{did_you_mean(name, known)}"
             )
         elif not is_installed(name):
             raise ImportError(
-                f"report_to={name!r} needs a package that is not installed: run `pip install {name}`, or take the name "
-                "out of report_to."
+                f"{source}{name!r} needs a package that is not installed: run `pip install {name}`, or leave the name "
+                "out."
             )
         else:
             found.append(name)

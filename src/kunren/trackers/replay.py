@@ -66,7 +66,7 @@ def _names(names: Iterable[str]) -> list[str]:
             raise ValueError(f"{name!r} cannot be sent to: {ELSEWHERE[name]}.")
         if name == _MEASURES_ITSELF:
             raise ValueError(f"{name!r} measures while a run is going on; there is nothing to send to it afterwards.")
-    return [name for name in tracker_names(given) if name != _MEASURES_ITSELF]
+    return [name for name in tracker_names(given, source="") if name != _MEASURES_ITSELF]
 
 
 def _replay(folder: Path, name: str) -> Sent:
