@@ -98,7 +98,17 @@ def test_the_open_interval_survives_a_resume(tmp_path: Path) -> None:
     assert logged(resumed, "same") == logged(straight, "same")
 
 
-BAD = {"loss": 1.0, "step": 2, "vector": torch.ones(3), "text": "good", "none": None}
+BAD = {
+    "loss": 1.0,
+    "step": 2,
+    "vector": torch.ones(3),
+    "text": "good",
+    "none": None,
+    "huge": 10**400,
+    "sparse": torch.ones(1).to_sparse(),
+    "complex": torch.tensor(1j),
+    "elsewhere": torch.ones((), device="meta"),
+}
 
 
 def test_what_cannot_be_averaged_is_told_once_and_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -107,7 +117,7 @@ def test_what_cannot_be_averaged_is_told_once_and_left_out(tmp_path: Path, caplo
             self.report(BAD, good=3)
             return super().compute_loss(*inputs, **options)
 
-    trainer = trained(tmp_path, Trainer)
+    trainer = trained(tmp_path, Trainer, eval_strategy="steps", eval_steps=2, eval_dataset=rows.points(4))
     plain = trained(tmp_path, kunren.Trainer)
     assert logged(trainer, "loss") == logged(plain, "loss")
     assert set(logged(trainer, "good")) == {3.0}
@@ -116,9 +126,38 @@ def test_what_cannot_be_averaged_is_told_once_and_left_out(tmp_path: Path, caplo
         assert name in ("loss", "step") or not logged(trainer, name)
 
 
-def test_outside_of_training_it_changes_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "value"), [(torch.bfloat16, 1.5), (torch.float16, 300.0), (torch.uint8, 200.0), (torch.bool, 1.0)]
+)
+def test_sums_of_narrow_numbers_neither_stand_still_nor_overflow(
+    dtype: torch.dtype, value: float, tmp_path: Path
+) -> None:
+    class Trainer(kunren.Trainer):
+        def compute_loss(self, *inputs: Any, **options: Any) -> Any:
+            self.report(number=torch.tensor(value, dtype=dtype))
+            return super().compute_loss(*inputs, **options)
+
+    trainer = trained(tmp_path, Trainer, max_steps=400, logging_steps=400, num_train_epochs=1)
+    assert logged(trainer, "number") == [pytest.approx(value)]
+
+
+def test_a_number_is_the_one_that_was_reported_not_what_became_of_it(tmp_path: Path) -> None:
+    seen: list[float] = []
+
+    class Trainer(kunren.Trainer):
+        def compute_loss(self, model: Any, *inputs: Any, **options: Any) -> Any:
+            weight = next(model.parameters()).view(-1)[:1]
+            seen.append(weight.item())
+            self.report(weight=weight)
+            return super().compute_loss(model, *inputs, **options)
+
+    assert logged(trained(tmp_path, Trainer), "weight") == pytest.approx(seen)
+
+
+def test_outside_of_training_it_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     trainer = Reporting(model=Points(), args=arguments(tmp_path), train_dataset=rows.points(24))
     trainer.report(early=1.0)
+    assert "report(early=...) is left out of the log: call it within compute_loss" in caplog.text
     trainer.train()
     assert "eval_same" in trainer.evaluate(rows.points(6)) and not logged(trainer, "early")
 

@@ -18,7 +18,7 @@ PHASES: Final = (
 _NOTHING: Final = dict.fromkeys(PHASES, 0.0)
 # Of the time of steps, for marks that are as quick as many in a row. Amid work, when the caches hold other things, they
 # take several times as long.
-_SHARE_FOR_DETAIL = 0.0005
+_SHARE_FOR_DETAIL = 0.0003
 _MARKS_PER_STEP = 8
 
 
@@ -26,8 +26,8 @@ _MARKS_PER_STEP = 8
 class StepAccount:
     """Adds up seconds by phase. What happens between steps is measured always, what is within them in some of them.
 
-    The steps measured in detail are drawn at random: all where a step takes milliseconds, one in ten where it takes 200
-    microseconds. The time within the others is divided as theirs was.
+    The steps measured in detail are drawn at random: all where a step takes milliseconds, one in fifteen where it takes
+    200 microseconds. The time within the others is divided as theirs was.
 
     A device that computes while the host goes on is asked by events put among its own work, in detailed steps again,
     and never waited for: its phases are what it did, and "data" is how long it had nothing to do for want of a batch.

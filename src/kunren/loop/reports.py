@@ -36,6 +36,7 @@ def loss_alone(do: Reporting, returned: Any) -> Any:
 def apart(do: Any) -> Iterator[Reports]:
     """Inside, what is reported goes to the `Reports` that this gives: an evaluation's, not the training's."""
     before, do.reports = do.reports, Reports()
+    do.reports.refused = before.refused  # each is told of once
     try:
         yield do.reports
     finally:
@@ -49,12 +50,14 @@ class Reports:
     def __init__(self) -> None:
         # Of the micro-batch at hand in its window; (labels, of how many) where nobody has divided yet.
         self.share: Any = 1.0
-        self._window: list[tuple[str, Any, Any]] = []  # (name, value, share): dropped if the window begins again
+        self.refused: set[str] = set()  # names that have been told of
+        self._is_open = False  # a window is being computed
+        self._window: list[tuple[str, Any, Any]] = []  # (name, value * share, share): dropped if it begins again
         self._sums: dict[str, list[Any]] = {}  # name -> [sum of values by share, sum of shares]
-        self._refused: set[str] = set()
 
     def begin_window(self) -> None:
         """Forget what an attempt at this window has reported that did not come to its end."""
+        self._is_open = True
         if self._window:
             self._window.clear()
 
@@ -62,21 +65,24 @@ class Reports:
         """Note numbers of the micro-batch at hand: of one element, on any device. Others are warned of, once."""
         share = self.share if not isinstance(self.share, tuple) else self.share[0] / self.share[1]
         for name, value in values.items():
-            number = value.detach() if isinstance(value, torch.Tensor) else value
-            if (problem := _problem(name, number)) is None:
-                self._window.append((name, number.reshape(()) if isinstance(number, torch.Tensor) else number, share))
-            elif name not in self._refused:
-                self._refused.add(name)
+            problem = _problem(name, value) if self._is_open else "call it within compute_loss or training_step."
+            if problem is None:
+                # A new tensor: the one reported may be changed in place before the step is done, as weights are.
+                self._window.append((name, _as_added_up(value) * share, share))
+            elif name not in self.refused:
+                self.refused.add(name)
                 logger.warning("report(%s=...) is left out of the log: %s", name, problem)
 
     def keep(self, weight: float = 1.0) -> None:
         """The window is done: what it has reported counts, with that weight."""
         for name, value, share in self._window:
-            share = share * weight
+            if weight != 1.0:
+                value, share = value * weight, share * weight
             of_name = self._sums.setdefault(name, [0.0, 0.0])
-            of_name[0] = of_name[0] + value * share
+            of_name[0] = of_name[0] + value
             of_name[1] = of_name[1] + share
         self._window.clear()
+        self._is_open = False
 
     def take(self, engine: Backend | None = None) -> dict[str, float]:
         """The means since the last call, over all processes. This is where the host waits for the device."""
@@ -102,7 +108,18 @@ def _problem(name: Any, value: Any) -> str | None:
     if not isinstance(name, str) or name in RESERVED:
         return f"the log has {name!r} of its own. Choose another name." if name in RESERVED else "a name is text."
     if isinstance(value, torch.Tensor):
-        return None if value.numel() == 1 else f"its shape is {tuple(value.shape)}. Reduce it to one number."
-    if isinstance(value, (bool, int, float, numpy.number)):
-        return None
-    return f"it is {type(value).__name__}, not a number."
+        if value.numel() != 1:
+            return f"its shape is {tuple(value.shape)}. Reduce it to one number."
+        is_real = value.layout is torch.strided and not (value.is_complex() or value.is_meta or value.is_quantized)
+        return None if is_real else f"it is a tensor of {value.dtype}, {value.layout}, on {value.device}."
+    if not isinstance(value, (bool, int, float, numpy.floating, numpy.integer, numpy.bool_)):
+        return f"it is {type(value).__name__}, not a number."
+    return "it is too large." if isinstance(value, int) and value.bit_length() > 1023 else None
+
+
+def _as_added_up(value: Any) -> Any:
+    """A number wide enough for the sum of many: one of half width would stand still, or overflow."""
+    if not isinstance(value, torch.Tensor):
+        return float(value)
+    number = value.detach().reshape(())
+    return number if number.dtype == torch.float64 else number.float()

@@ -107,6 +107,7 @@ class Run:
         """Count the optimizer step that used `window` up."""
         self.cursor = replace(self.cursor, batches_done=window.batches_done)
         self.state.advance(to_epoch=self.cursor.epoch + self._share_of_epoch_done())
+        self.meter.end_step(window.is_empty)
 
     def _share_of_epoch_done(self) -> float:
         plan = self.plan

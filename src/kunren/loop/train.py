@@ -26,7 +26,9 @@ def training_steps(run: Run, do: TrainHooks) -> Iterator[int]:
     account.begin()
     fire("on_train_begin")
     if run.evaluation_due or (plan.eval_on_start and state.global_step == 0):
+        account.mark("callbacks")
         evaluate(run, do)
+        account.mark("evaluation")
 
     for epoch in plan.epochs(after=state.global_step):
         fire("on_epoch_begin")
@@ -56,7 +58,6 @@ def training_steps(run: Run, do: TrainHooks) -> Iterator[int]:
                     run.scheduler.step()
                 engine.zero_gradients()
                 run.advance(window)
-                run.meter.end_step(window.is_empty)
                 run.stage = BETWEEN_STEPS
 
             if engine.empty_cache_steps is not None and state.global_step % engine.empty_cache_steps == 0:
@@ -97,16 +98,20 @@ def accumulate(run: Run, do: TrainHooks, window: Window) -> bool:
             run.fire("on_substep_end")
             if run.control.should_stop:
                 return False
+    if do.account.is_detailed:
+        do.account.mark("other")
     run.meter.hold(losses)
     return True
 
 
 def end_epoch(run: Run, do: TrainHooks, exhausted: bool) -> None:
     """The end of a pass over the data, or of what was done of it."""
+    do.account.mark("data")
     if exhausted and run.cursor.batches_done == run.cursor.rows_before == 0:
         end_of_data(run)
     run.end_epoch(exhausted)
     run.fire("on_epoch_end")
+    do.account.mark("callbacks")
     if run.requests is not None and run.requests.stop and not run.cursor.epoch_ended:
         return  # asked to stop in mid-epoch: what belongs to its end happens when the resumed run gets there
     settle(run, do)

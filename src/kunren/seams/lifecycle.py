@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from kunren.arguments.logging_and_tracking import profiled_steps
 from kunren.base.state import TrainerState
 from kunren.base.types import TrainOutput
 from kunren.checkpoint import layout, parts
@@ -118,6 +119,11 @@ def _show_to_callbacks(trainer: Trainer, loader: Any) -> None:
     handler = trainer.callback_handler
     handler.model, handler.train_dataloader = trainer.model, loader
     handler.optimizer, handler.lr_scheduler = trainer.optimizer, trainer.lr_scheduler
+    if trainer.args.profile_steps is not None:
+        from kunren.callbacks.profiler import ProfilerCallback
+
+        profiler = ProfilerCallback(*profiled_steps(trainer.args.profile_steps), trainer.run_folder())
+        trainer._undo.append(profiler.attach(handler))
 
 
 def _warn_of_other_run(folder: Path) -> None:
