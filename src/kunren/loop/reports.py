@@ -15,7 +15,9 @@ from kunren.engine import Backend
 logger = logging.getLogger(__name__)
 
 # Names that a log entry, or its line in the local log, has already.
-RESERVED = frozenset("loss grad_norm learning_rate epoch step time account num_input_tokens_seen".split())
+RESERVED = frozenset(
+    ("loss", "grad_norm", "learning_rate", "epoch", "step", "time", "account", "num_input_tokens_seen")
+)
 
 
 class Reporting(Protocol):

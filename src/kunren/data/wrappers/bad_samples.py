@@ -120,7 +120,7 @@ class Substitute:
             odd = find_misfits([*(rows[slot] for slot in own), *witnesses], collate)
             misfits = [own[place] for place in odd if place < len(own)]
             fitting = [witness for place, witness in enumerate(witnesses, len(own)) if place not in odd]
-            # Where the substitutes alone are at fault, others are taken: such as fit the own rows, or else the witnesses.
+            # Where the substitutes alone are at fault, others are taken that fit the own rows, or else the witnesses.
             mends = _collates(collate, [rows[slot] for slot in own]) if own else bool(fitting)
             if not misfits and not (replaced and mends):
                 raise_with_index(problem, dataset, indices, collate, seed)
