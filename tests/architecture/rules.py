@@ -19,11 +19,12 @@ LAYERS = {
     "loop": 4, "checkpoint": 4, "report": 4,
     "trainer": 5, "seams": 5, "planning": 5,
     "seq2seq": 6, "hub": 6, "search": 6, "hf": 6, "cli": 6,
-    "__init__": 7,
+    "__init__": 7, "__main__": 7,
 }  # fmt: skip
 # One alternative among equals in each file, or a list of declarations: no part of what has to be read first.
 CATALOGUES = (
     "__init__.py",  # the list of public names
+    "__main__.py",
     "arguments/", "callbacks/early_stopping", "callbacks/notebook", "callbacks/printer", "callbacks/profiler",
     "callbacks/progress", "checkpoint/formats/", "cli/", "collators/",
     "data/batching/", "data/readers/", "data/wrappers/", "engine/backends/", "hf/", "hub/", "loop/guards/",

@@ -78,7 +78,7 @@ def test_a_callback_that_raises_between_steps(event: str, tmp_path: Path) -> Non
     resumed = trained(tmp_path / "run", resume=True)
     assert torch.equal(flat(resumed.model), flat(straight.model))
     log = log_of(resumed)
-    if event == "on_log":  # it raised at the log of an evaluation, which was not over then and is done again
+    if event in ("on_log", "on_evaluate"):  # it raised amid an evaluation, which is done again
         assert log.pop(9) == log[9]
     if event != "on_optimizer_step":  # the log of that step is made after it: there the next one covers both
         assert log == log_of(straight)
@@ -143,6 +143,20 @@ def test_an_evaluation_that_failed_is_still_due(tmp_path: Path) -> None:
     assert failed(tmp_path / "run", raising("on_prediction_step")) == AT
     resumed = trained(tmp_path / "run", resume=True)
     assert log_of(resumed) == log_of(straight)
+
+
+@pytest.mark.parametrize("event", ["on_log", "on_evaluate"])
+def test_what_follows_from_an_evaluation_is_not_lost_with_it(event: str, tmp_path: Path) -> None:
+    settings = {"lr_scheduler_type": "reduce_lr_on_plateau", "lr_scheduler_kwargs": {"patience": 1}}
+    settings |= {"metric_for_best_model": "eval_loss", "greater_is_better": True}  # which falls: it is always worse
+    straight = trained(tmp_path / "straight", **settings)
+    failed(tmp_path / "run", raising(event), **settings)
+    resumed = trained(tmp_path / "run", resume=True, **settings)
+    assert torch.equal(flat(resumed.model), flat(straight.model))
+    rates = [one.optimizer.param_groups[0]["lr"] for one in (straight, resumed)]
+    assert rates[0] == rates[1] < 1e-2
+    failed(tmp_path / "first", raising(event, at=1), **settings)
+    assert trained(tmp_path / "first", resume=True, **settings).state.best_global_step == 1
 
 
 def test_what_ends_a_process_is_an_error_too(tmp_path: Path) -> None:

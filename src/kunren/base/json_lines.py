@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,16 @@ def read_json_lines(path: str | Path) -> list[dict[str, Any]]:
         if isinstance(entry, dict):
             entries.append(entry)
     return entries
+
+
+def ends_in_mid_line(path: str | Path) -> bool:
+    """Whether the last line was cut off, by a kill or a full disk: what is appended has to begin with a line break."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read(1) != b"\n"
+    except OSError:  # there is no such file, or nothing in it
+        return False
 
 
 def read_local_log(path: str | Path) -> list[dict[str, Any]]:

@@ -28,7 +28,6 @@ def training_steps(run: Run, do: TrainHooks) -> Iterator[int]:
     if run.evaluation_due or (plan.eval_on_start and state.global_step == 0):
         account.mark("callbacks")
         evaluate(run, do)
-        account.mark("evaluation")
 
     for epoch in plan.epochs(after=state.global_step):
         fire("on_epoch_begin")
@@ -141,7 +140,6 @@ def settle(run: Run, do: TrainHooks) -> None:
         account.mark("callbacks")
     if control.should_evaluate:
         is_new_best = evaluate(run, do)
-        account.mark("evaluation")
         if run.save_at_new_best:
             control.should_save = control.should_save or is_new_best
     if control.should_save:
@@ -171,3 +169,8 @@ def evaluate(run: Run, do: TrainHooks) -> bool:
         run.control.should_evaluate = False
         run.control.should_save = run.control.should_training_stop = True
         return False
+    except BaseException:
+        run.evaluation_due = True  # a callback failed: the best metric and a schedule that waits for one lack it
+        raise
+    finally:
+        do.account.mark("evaluation")

@@ -6,6 +6,7 @@ import atexit
 import os
 import random
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -30,7 +31,7 @@ class TrackerCallback(TrainerCallback, ExportableState):
 
     def __init__(self, tracker: Tracker, timeout: float | None = None) -> None:
         self.tracker = tracker
-        self._guard = Guard(type(self).__name__, self.timeout if timeout is None else timeout)
+        self._guard = Guard(type(self).__name__, self.timeout if timeout is None else timeout, tracker.flush)
         self._is_open = self._is_training = self._has_ended = False
         self._has_trained = False  # in the run that is open, or was open last
         self._process = os.getpid()
@@ -112,7 +113,7 @@ class TrackerCallback(TrainerCallback, ExportableState):
         except Exception as error:  # a metric may be anything
             self._guard.turn_off(f"the log could not be read: {error}")
             return
-        self._guard.send("logging", partial(self.tracker.log, values, state.global_step))
+        self._guard.send("logging", partial(self.tracker.log_past, values, state.global_step, time.time()))
 
     def _open(self, args: Any, state: TrainerState, model: Any, resumed_id: str | None) -> None:
         if self._guard.is_off:
@@ -157,14 +158,23 @@ def _apart() -> Iterator[None]:
 
 def begin_trackers(trainer: Any) -> Callable[[], None]:
     """`train()` is entered; returns what to call when it is left, however: it closes the runs of all trackers."""
-    for callback in trainer.callback_handler.callbacks:
+    present = _trackers(trainer)
+    for callback in present:
         if isinstance(callback, RunEventsCallback):
             callback.begin_training()
-    return partial(end_trackers, trainer)
+    return partial(end_trackers, trainer, present)
 
 
-def end_trackers(trainer: Any) -> None:
-    """Close the runs of all trackers, whatever has happened; for the `finally` of a training."""
-    for callback in trainer.callback_handler.callbacks:
-        if isinstance(callback, (TrackerCallback, RunEventsCallback)):
-            callback.end_training(trainer.was_interrupted)
+def end_trackers(trainer: Any, begun: list[TrackerCallback | RunEventsCallback]) -> None:
+    """Close the runs of all trackers, whatever has happened; for the `finally` of a training.
+
+    Also of those that were there when it had `begun`, and have been removed since.
+    """
+    here = _trackers(trainer)
+    for callback in [*here, *(one for one in begun if all(one is not other for other in here))]:
+        callback.end_training(trainer.was_interrupted)
+
+
+def _trackers(trainer: Any) -> list[TrackerCallback | RunEventsCallback]:
+    callbacks = trainer.callback_handler.callbacks
+    return [callback for callback in callbacks if isinstance(callback, (TrackerCallback, RunEventsCallback))]

@@ -21,14 +21,14 @@ _numbers = itertools.count()
 
 @final
 class EventFile:
-    """One new file in a folder, for numbers and text; each event is in the file when the call returns."""
+    """One new file in a folder, for numbers and text; what was added is in the file after `flush` or `close`."""
 
     def __init__(self, folder: Path, purge_step: int | None = None) -> None:
         """`purge_step`: what other files of the folder hold from this step on is hidden."""
         folder.mkdir(parents=True, exist_ok=True)
         now = time.time()
         name = f"events.out.tfevents.{int(now):010d}.{platform.node()}.{os.getpid()}.{next(_numbers)}"
-        self._file = open(folder / name, "xb", buffering=0)  # noqa: SIM115 (open until `close`)
+        self._file = open(folder / name, "xb")  # noqa: SIM115 (open until `close`)
         self._heads: dict[str, bytes] = {}
         self._frames: dict[int, bytes] = {}
         self._write(now, 0, _text(3, "brain.Event:2"))
@@ -52,6 +52,9 @@ class EventFile:
         tensor = b"\x08\x07" + _message(2, _message(2, b"\x08\x01")) + _text(8, text)  # strings, of shape [1]
         value = _text(1, f"{name}/text_summary") + _message(8, tensor) + _message(9, metadata)
         self._write(at, step, _message(5, _message(1, value)))
+
+    def flush(self) -> None:
+        self._file.flush()
 
     def close(self) -> None:
         self._file.close()

@@ -12,6 +12,9 @@ from collections.abc import Callable
 
 logger = logging.getLogger(__name__)
 
+# After the last call, before looking for more: waking a thread at each log of a quick run costs more than its calls.
+REST_SECONDS = 0.2
+
 _Call = tuple[str, Callable[[], object], "threading.Event | None"]
 
 
@@ -19,16 +22,19 @@ class Guard:
     """Makes calls in order on a thread of its own. The first failure or time-out is warned of, and nothing follows it.
 
     A call that takes longer than `timeout` seconds is given up: it cannot be ended, so its thread is left behind.
+    What is sent is made at most `REST_SECONDS` later, unless calls before it take longer. `before_rest` is called each
+    time that nothing is left to do.
     """
 
-    def __init__(self, name: str, timeout: float) -> None:
-        self.name, self.timeout = name, timeout
+    def __init__(self, name: str, timeout: float, before_rest: Callable[[], object] = lambda: None) -> None:
+        self.name, self.timeout, self.before_rest = name, timeout, before_rest
         self.is_off = False  # nothing more is sent
         self.hangs = False  # not even to close it
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._busy_since: float | None = None
         self._warning = threading.Lock()
+        self._is_awaited = threading.Event()  # somebody waits for the thread: it does not rest
 
     def send(self, what: str, call: Callable[[], object]) -> None:
         """Have `call` made later; returns at once."""
@@ -50,6 +56,7 @@ class Guard:
             succeeded.append(True)
 
         self._put(what, note_success, done)
+        self._is_awaited.set()
         if not done.wait(self.timeout):
             self._give_up(what)
             return False
@@ -59,6 +66,7 @@ class Guard:
         """Let the thread end after what was sent; the next call starts another."""
         if self._thread is not None:
             self._calls.put(None)
+            self._is_awaited.set()
             if not self.hangs:
                 self._thread.join(self.timeout)
             self._thread = None
@@ -83,6 +91,7 @@ class Guard:
     def _put(self, what: str, call: Callable[[], object], done: threading.Event | None) -> None:
         if self._thread is None:
             # Some trackers keep their open run in a context variable: the thread sees what the script has opened.
+            self._is_awaited.clear()
             context, calls = contextvars.copy_context(), queue.SimpleQueue[_Call | None]()
             self._calls = calls
             self._thread = threading.Thread(
@@ -94,17 +103,26 @@ class Guard:
     def _work(self, calls: queue.SimpleQueue[_Call | None]) -> None:
         while (entry := calls.get()) is not None and not self.hangs:
             what, call, done = entry
-            if self.is_off and done is None:
-                continue
-            self._busy_since = time.monotonic()
             try:
-                call()
-            except BaseException as error:  # SystemExit too: some trackers end the process that they dislike
-                self.turn_off(f"{what} failed with {type(error).__name__}: {in_one_line(error)}")
+                if not self.is_off or done is not None:
+                    self._make(what, call)
             finally:
-                self._busy_since = None
                 if done is not None:
+                    self._is_awaited.clear()
                     done.set()
+            if done is None and calls.empty():
+                if not self.is_off:
+                    self._make(what, self.before_rest)
+                self._is_awaited.wait(REST_SECONDS)
+
+    def _make(self, what: str, call: Callable[[], object]) -> None:
+        self._busy_since = time.monotonic()
+        try:
+            call()
+        except BaseException as error:  # SystemExit too: some trackers end the process that they dislike
+            self.turn_off(f"{what} failed with {type(error).__name__}: {in_one_line(error)}")
+        finally:
+            self._busy_since = None
 
 
 def in_one_line(error: BaseException) -> str:

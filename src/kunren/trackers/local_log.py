@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any, final
 
+from kunren.base.json_lines import ends_in_mid_line
 from kunren.base.json_lines import read_local_log as read_local_log  # where `kunren report` finds it without torch
 from kunren.base.state import TrainerControl, TrainerState
 from kunren.base.strict_json import to_jsonable
@@ -41,7 +42,7 @@ class LocalLogCallback(TrainerCallback):
         account: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        if state.is_world_process_zero and not self._has_failed:
+        if state.is_world_process_zero:
             of_speed = {} if account is None else {"account": account}
             self._append(self._folder or Path(args.output_dir), state, {**(logs or {}), **of_speed})
 
@@ -63,14 +64,17 @@ class LocalLogCallback(TrainerCallback):
             if self._file is None or self._file.path.parent != folder:
                 self._file = _Lines(folder / METRICS_NAME)
             self._file.append(line)
-        except Exception as error:  # a full disk, a metric that cannot be printed
-            self._has_failed = True
-            logger.warning(
-                "%s is not written from here on: %s: %s. Training goes on.",
-                folder / METRICS_NAME,
-                type(error).__name__,
-                error,
-            )
+        except Exception as error:  # a full disk, a metric that cannot be printed: the next log may do better
+            self._file = None
+            if not self._has_failed:
+                self._has_failed = True
+                logger.warning(
+                    "%s lacks the log of step %d: %s: %s. Training goes on; this is not told again.",
+                    folder / METRICS_NAME,
+                    state.global_step,
+                    type(error).__name__,
+                    error,
+                )
 
 
 @final
@@ -87,6 +91,7 @@ class _Lines:
             self.close()  # somebody has deleted it
         if self._descriptor is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            line = f"\n{line}" if ends_in_mid_line(self.path) else line
             self._descriptor = os.open(self.path, _APPEND, 0o666)
         data = f"{line}\n".encode("utf-8", "backslashreplace")
         if os.write(self._descriptor, data) < len(data):

@@ -21,6 +21,7 @@ import torch
 
 from kunren._version import __version__
 from kunren.arguments import TrainingArguments
+from kunren.base.json_lines import ends_in_mid_line
 from kunren.base.state import TrainerControl, TrainerState
 from kunren.base.strict_json import to_jsonable
 from kunren.callbacks.callback import TrainerCallback
@@ -103,18 +104,21 @@ class RunEventsCallback(TrainerCallback):
             self._early.append(text)
 
     def _append(self, event: str, details: dict[str, Any]) -> None:
-        if self._folder is None or self._state is None or self._has_failed:
+        if self._folder is None or self._state is None:
             return
         try:
             entry = to_jsonable(
                 {"event": event, "time": round(time.time(), 3), "step": self._state.global_step, **details}
             )
             self._folder.mkdir(parents=True, exist_ok=True)
-            with open(self._folder / EVENTS_NAME, "a", encoding="utf-8", errors="backslashreplace") as file:
-                file.write(json.dumps(entry, allow_nan=False, ensure_ascii=False) + "\n")
-        except Exception as error:  # a full disk
-            self._has_failed = True  # first: the warning comes back here
-            logger.warning("%s is not written from here on: %s. Training goes on.", self._folder / EVENTS_NAME, error)
+            path = self._folder / EVENTS_NAME
+            line = "\n" * ends_in_mid_line(path) + json.dumps(entry, allow_nan=False, ensure_ascii=False) + "\n"
+            with open(path, "a", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(line)
+        except Exception as error:  # a full disk: the next event may find room
+            if not self._has_failed:
+                self._has_failed = True  # first: the warning comes back here
+                logger.warning("%s cannot be written: %s. Training goes on.", self._folder / EVENTS_NAME, error)
 
 
 def _description(args: Any, state: TrainerState, model: Any, loader: Any) -> dict[str, Any]:
@@ -173,21 +177,31 @@ def _length(thing: Any) -> int | None:
 
 def _listen(note: Callable[[str], None]) -> Callable[[], None]:
     """Have `note` called with what kunren logs, and Python warns of; what is shown of it stays the same."""
-    handler, kunren, show = _Listener(note), logging.getLogger("kunren"), warnings.showwarning
-
-    def show_and_note(message: Any, category: Any, *details: Any, **options: Any) -> None:
-        show(message, category, *details, **options)
-        note(f"{category.__name__}: {message}")
-
+    handler, kunren, shown = _Listener(note), logging.getLogger("kunren"), _Shown(note)
     kunren.addHandler(handler)
-    warnings.showwarning = show_and_note
+    warnings.showwarning = shown
 
     def stop() -> None:
         kunren.removeHandler(handler)
-        if warnings.showwarning is show_and_note:
-            warnings.showwarning = show
+        shown.note = None
+        # Of two trainings at once, the first to begin may be the first to end.
+        while isinstance(last := warnings.showwarning, _Shown) and last.note is None:
+            warnings.showwarning = last.show
 
     return stop
+
+
+class _Shown:
+    """Stands in for `warnings.showwarning`: shows what that shows, and passes it on until `note` is None."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self.note: Callable[[str], None] | None = note
+        self.show: Callable[..., None] = warnings.showwarning
+
+    def __call__(self, message: Any, category: Any, *details: Any, **options: Any) -> None:
+        self.show(message, category, *details, **options)
+        if self.note is not None:
+            self.note(f"{category.__name__}: {message}")
 
 
 class _Listener(logging.Handler):

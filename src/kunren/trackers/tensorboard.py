@@ -40,6 +40,7 @@ class TensorBoardTracker(Tracker):
                 if value:
                     self._file.add_text(name, json.dumps(value, indent=2, default=str), 0, time.time())
             self._file.add_text("model/num_parameters", str(run.num_parameters), 0, time.time())
+        self._file.flush()
 
     def log(self, metrics: dict[str, Any], step: int) -> None:
         self.log_past(metrics, step, time.time())
@@ -50,6 +51,9 @@ class TensorBoardTracker(Tracker):
         for name, value in named.items():
             if isinstance(value, str):
                 self._file.add_text(name, value, step, at)
+
+    def flush(self) -> None:
+        self._file.flush()
 
     def finish(self, outcome: Outcome) -> None:
         self._file.add_text("outcome", outcome, 0, time.time())
@@ -80,10 +84,11 @@ class _GivenWriter:
     def add_scalars(self, values: Mapping[str, float], step: int, at: float) -> None:
         for name, value in values.items():
             self._writer.add_scalar(name, value, step, at)
-        self._writer.flush()
 
     def add_text(self, name: str, text: str, step: int, at: float) -> None:
         self._writer.add_text(name, text, step, at)
+
+    def flush(self) -> None:
         self._writer.flush()
 
     def close(self) -> None:

@@ -55,8 +55,11 @@ class Tracker:
         raise NotImplementedError
 
     def log_past(self, metrics: dict[str, Any], step: int, at: float) -> None:
-        """Write what was logged at `at` (seconds since 1970); for trackers that can keep it."""
+        """Write what was logged at `at` (seconds since 1970), a moment ago or long since; for trackers that keep it."""
         self.log(metrics, step)
+
+    def flush(self) -> None:
+        """Write what `log` has held back: there is nothing more to log at the moment."""
 
     def finish(self, outcome: Outcome) -> None:
         """Send what is left and close the run."""
@@ -83,7 +86,7 @@ def numbers(metrics: Mapping[str, Any]) -> dict[str, int | float]:
 
 def plain_values(logs: Mapping[str, Any]) -> dict[str, Any]:
     """Numbers, arrays of one number and text, as plain values; what else there is, only the local log keeps."""
-    plain = {name: _plain(value) for name, value in logs.items()}
+    plain = {name: value if type(value) is float else _plain(value) for name, value in logs.items()}
     return {name: value for name, value in plain.items() if value is not None}
 
 

@@ -92,3 +92,8 @@ def test_the_demo_reaches_its_result(name: str, pattern: str, expected: range, t
     found = re.search(pattern, result.stdout)
     assert found and int(float(found[1])) in expected, result.stdout
     assert (tmp_path / "out" / "model.safetensors").exists()
+
+
+def test_python_m_kunren_is_the_command() -> None:
+    run = subprocess.run([sys.executable, "-m", "kunren", "--version"], capture_output=True, text=True, check=True)
+    assert run.stdout.startswith("kunren ")

@@ -82,3 +82,15 @@ def test_what_a_resumed_run_overtook_is_left_out(tmp_path: Path) -> None:
     entries = read_local_log(tmp_path / METRICS_NAME)
     assert [entry["step"] for entry in entries if "loss" in entry] == list(range(1, 13))
     assert [entry["step"] for entry in entries if "train_loss" in entry] == [12]
+
+
+def test_what_cannot_be_written_costs_that_line_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Odd:
+        def __repr__(self) -> str:
+            raise ValueError("odd")
+
+    trainer = trainer_for(tmp_path)
+    for number in range(4):
+        trainer.log({"odd": Odd() if number in (1, 2) else None, "number": number})
+    assert [line["number"] for line in strict_lines(tmp_path)] == [0, 3]
+    assert len([record for record in caplog.records if METRICS_NAME in record.message]) == 1

@@ -16,14 +16,18 @@ from parity import rows
 from parity.models import Points
 
 import kunren
+from kunren.base.json_lines import read_json_lines
 from kunren.trackers import run_events
+
+
+def trainer_for(folder: Path, *callbacks: Any, **settings: Any) -> kunren.Trainer:
+    args = arguments(folder, **{"run_report": False, "num_train_epochs": 1, **settings})
+    return kunren.Trainer(model=Points(), args=args, train_dataset=rows.points(12), callbacks=list(callbacks))
 
 
 def train(folder: Path, hook: Any = None, at: str = "on_step_end", resume: Any = None, **settings: Any) -> None:
     callbacks = [] if hook is None else [type("Callback", (kunren.TrainerCallback,), {at: hook})()]
-    args = arguments(folder, **{"run_report": False, "num_train_epochs": 1, **settings})
-    trainer = kunren.Trainer(model=Points(), args=args, train_dataset=rows.points(12), callbacks=callbacks)
-    trainer.train(resume_from_checkpoint=resume)
+    trainer_for(folder, *callbacks, **settings).train(resume_from_checkpoint=resume)
 
 
 def events(folder: Path) -> list[dict[str, Any]]:
@@ -129,4 +133,32 @@ train({str(tmp_path)!r}, lambda *a, **k: logging.getLogger("kunren.x").warning("
 def test_a_folder_that_cannot_be_written_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "events.jsonl").mkdir()
     train(tmp_path)
-    assert "is not written from here on" in caplog.text
+    assert caplog.text.count("events.jsonl cannot be written") == 1
+
+
+def test_two_trainings_at_once_leave_nothing_behind(tmp_path: Path) -> None:
+    before = list(logging.getLogger("kunren").handlers), warnings.showwarning
+    first, second = (trainer_for(tmp_path / name).steps() for name in "ab")
+    assert next(first) == next(second) == 1
+    assert [*first] == [*second]  # the first to begin is the first to end
+    assert (list(logging.getLogger("kunren").handlers), warnings.showwarning) == before
+
+
+def test_it_may_be_removed_in_mid_run(tmp_path: Path) -> None:
+    before = list(logging.getLogger("kunren").handlers), warnings.showwarning
+    trainer = trainer_for(tmp_path)
+    for step in trainer.steps():
+        if step == 2:
+            trainer.remove_callback(run_events.RunEventsCallback)
+    assert (list(logging.getLogger("kunren").handlers), warnings.showwarning) == before
+    assert [event["event"] for event in events(tmp_path)] == ["begin", "end"]
+
+
+def test_after_a_line_that_was_cut_off_the_next_begins_a_line(tmp_path: Path) -> None:
+    train(tmp_path)
+    for name in ("events.jsonl", "metrics.jsonl"):
+        (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-9])
+    logged = len(read_json_lines(tmp_path / "metrics.jsonl"))
+    train(tmp_path)
+    assert [event["event"] for event in read_json_lines(tmp_path / "events.jsonl")] == ["begin", "begin", "end"]
+    assert len(read_json_lines(tmp_path / "metrics.jsonl")) == 2 * logged + 1
