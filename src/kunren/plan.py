@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from kunren.data.batching.ranks import rows_together
+
 
 @dataclass(frozen=True)
 class Cursor:
@@ -131,7 +133,7 @@ def make_plan(
         accumulation_steps=accumulation,
         warmup_steps=args.get_warmup_steps(max_steps),
         max_grad_norm=args.max_grad_norm if args.max_grad_norm else None,
-        train_batch_size=args.train_batch_size,
+        train_batch_size=rows_together(args),
         num_examples=num_examples,
         drop_last=args.dataloader_drop_last,
         eval_on_start=args.eval_on_start,

@@ -174,7 +174,8 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
         told_mean = self._found_to_accept_count and not self.model_accepts_loss_kwargs
         if not self._hands_out_count or (known is None and told_mean):
             known = False
-        self.loss_scale = LossScale(known)
+        averages = self.args.average_tokens_across_devices
+        self.loss_scale = LossScale(known, self.engine.world_size if averages else 1)
 
     def call_model_init(self, trial: Any = None) -> nn.Module:
         """A new model from `model_init`, which may take the trial of a hyperparameter search."""

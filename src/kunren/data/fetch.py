@@ -9,8 +9,9 @@ from typing import Any, final
 from torch.utils.data import DataLoader, Dataset
 
 from kunren.base.random_state import mix, seed_for_data
+from kunren.data.batching.ranks import Spare, SpareRows
 from kunren.data.columns import is_column_dataset
-from kunren.data.wrappers.bad_samples import OnError
+from kunren.data.wrappers.bad_samples import OnError, Read
 from kunren.data.wrappers.mixture import Mixture
 
 Position = tuple[int, int, Sequence[Any]]  # epoch, batch, the indices of its rows
@@ -48,6 +49,9 @@ class BatchByPosition(Dataset[Any]):
         epoch, batch, indices = position
         seed_for_data(mix(self.seed, epoch, batch))
         try:
-            return self.fetch_rows(indices)
+            data = self.fetch_rows(indices)
         except Exception as error:
-            return self.on_error(error, self.dataset, indices, self.collate, mix(self.seed, epoch))
+            data = self.on_error(error, self.dataset, indices, self.collate, mix(self.seed, epoch))
+        if type(indices) is SpareRows:
+            return data._replace(batch=Spare(data.batch)) if type(data) is Read else Spare(data)
+        return data

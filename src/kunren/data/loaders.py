@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset, Sampler
+from torch.utils.data import DataLoader, IterableDataset, Sampler, SequentialSampler
 
 from kunren.data.samplers import EpochBatches
 
@@ -40,10 +40,24 @@ def build_loader(
             "multiprocessing_context": args.dataloader_multiprocessing_context,
             "in_order": args.dataloader_in_order,
         }
+    ranks, drop_last = args.world_size, args.dataloader_drop_last and is_training
+    # A sampler with `ranks` gives one process's rows already.
+    is_divided = ranks == 1 or hasattr(sampler, "ranks")
+    if not is_divided:
+        from kunren.data.batching.ranks import RankBatches, RankCollator, RankRows, rows_of_rank
+
+        batch_size = rows_of_rank(args, batch_size)
+        if is_stream(dataset):
+            dataset = RankRows(dataset, batch_size, drop_last, ranks, args.process_index)
+            collator = RankCollator(collator, args.process_index)
+        else:
+            if sampler is None:
+                sampler = SequentialSampler(dataset)
+            options["batch_sampler"] = RankBatches(sampler, batch_size, drop_last, ranks, args.process_index)
     if isinstance(sampler, EpochBatches):
         options["batch_sampler"] = sampler
-    else:
-        options |= {"batch_size": batch_size, "drop_last": args.dataloader_drop_last if is_training else False}
+    elif "batch_sampler" not in options:
+        options |= {"batch_size": batch_size, "drop_last": drop_last}
         if not is_stream(dataset):
             options["sampler"] = sampler
     return DataLoader(
@@ -63,10 +77,11 @@ def batches_in(loader: Any) -> int | None:
 
 def examples_in(loader: Any) -> int | None:
     """The number of examples behind a loader, or None when it does not know."""
-    told: int | None = getattr(getattr(loader, "batch_sampler", None), "examples_per_epoch", None)
-    if told is not None:  # of several training sets
-        return told
     dataset: Any = getattr(loader, "dataset", None)
+    for place in (getattr(loader, "batch_sampler", None), dataset):  # of several training sets, or several processes
+        told: int | None = getattr(place, "examples_per_epoch", None)
+        if told is not None:
+            return told
     if has_length(dataset):
         return len(dataset)
     batches, batch_size = batches_in(loader), getattr(loader, "batch_size", None)

@@ -23,6 +23,7 @@ from torch.utils.data import (
 )
 
 from kunren.base.random_state import DataRandomness, capture, mix, restore, seed_for_data
+from kunren.data.batching.ranks import PLAIN_BATCHES, RankBatches, Spare
 from kunren.data.loader_state import generators_of, stateful_stream_of
 from kunren.data.readers.in_process import read_in_process
 from kunren.data.samplers import EpochOrder, set_epoch
@@ -69,9 +70,13 @@ def read_alike(batches: Iterator[Any], seed: int) -> Iterator[Any]:
 class BatchReader:
     """Iterates a loader's batches epoch by epoch, from any batch on."""
 
-    def __init__(self, loader: Any, seed: int, bad_sample_limit: float | None = None) -> None:
+    def __init__(
+        self, loader: Any, seed: int, bad_sample_limit: float | None = None, ranks: int = 1, rank: int = 0
+    ) -> None:
         self.loader = loader
         self.seed = seed
+        self.ranks, self.rank = ranks, rank
+        self.spare: Any = None  # the batch that was given last, if no row of it is this process's
         self._randomness = DataRandomness()
         self._workers: Workers | None = None
         self._stream = stateful_stream_of(loader)
@@ -91,8 +96,17 @@ class BatchReader:
     def read(self, epoch: int, start: int = 0, rows_before: int = 0) -> Iterator[Any]:
         """The batches of `epoch` from batch `start` on, after `rows_before` rows that were read in other batches.
 
-        Map-style data is not fetched to be skipped.
+        Map-style data is not fetched to be skipped. Of several processes all count their batches and rows together.
         """
+        batches = self._read(epoch, start, rows_before)
+        return batches if self.ranks == 1 else self._telling_spares(batches)
+
+    def _telling_spares(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            self.spare = batch.batch if type(batch) is Spare else None
+            yield batch if self.spare is None else self.spare
+
+    def _read(self, epoch: int, start: int, rows_before: int) -> Iterator[Any]:
         set_epoch(self.loader, epoch)
         self._restore_generators()
         persists = getattr(self.loader, "num_workers", 0) > 0 and getattr(self.loader, "persistent_workers", False)
@@ -109,7 +123,8 @@ class BatchReader:
             )
         with self._randomness:
             batches = self._batches_of_indices(epoch, rows_before)
-        positions = ((epoch, batch, indices) for batch, indices in enumerate(batches))
+        ranks, rank = self.ranks, self.rank
+        positions = ((epoch, batch * ranks + rank, indices) for batch, indices in enumerate(batches))
         remaining = itertools.islice(positions, start, None)
         by = (self.loader, self.seed, self.bad_samples.on_error)
         if self.loader.num_workers == 0:
@@ -125,7 +140,7 @@ class BatchReader:
         sampler = self.loader.batch_sampler
         seed_for_data(mix(self.seed, epoch))
         batches = iter(sampler) if rows_before == 0 else self._batches_after(rows_before)
-        order = sampler.sampler if type(sampler) is BatchSampler else sampler
+        order = sampler.sampler if type(sampler) in PLAIN_BATCHES else sampler
         if isinstance(order, EpochOrder) or type(order) in _DRAW_AT_FIRST:
             first = next(batches, None)  # draws the whole order
             return itertools.chain([] if first is None else [first], batches)
@@ -133,7 +148,10 @@ class BatchReader:
 
     def _batches_after(self, rows: int) -> Iterator[list[Any]]:
         sampler = self.loader.batch_sampler
-        if type(sampler) is not BatchSampler:
+        if isinstance(sampler, RankBatches):
+            yield from sampler.after(rows)
+            return
+        if type(sampler) is not BatchSampler or self.ranks > 1:
             raise ValueError(
                 f"The batch size has changed since the checkpoint, and the loader's {type(sampler).__name__} cannot be "
                 f"started after {rows} rows: resume with the batch size that the checkpoint was made with."

@@ -20,6 +20,7 @@ class Backend(ABC):
     autocast_dtype: torch.dtype | None  # None: full precision
     scaler: torch.amp.GradScaler | None  # of gradients, where the precision needs one
     empty_cache_steps: int | None  # every how many steps the loop empties the cache
+    is_awaited = False  # whether other processes wait for the gradients of the micro-batch at hand
 
     @property
     @abstractmethod
@@ -77,3 +78,15 @@ class Backend(ABC):
     @abstractmethod
     def barrier(self) -> None:
         """Wait until every process is here."""
+
+    def bare(self, model: nn.Module) -> nn.Module:
+        """The prepared model without what exchanges gradients: to be called by some processes, or some times more."""
+        return model
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        """What each process gave, in their order; anything that can be pickled."""
+        return [value]
+
+    def abandon(self) -> None:
+        """This process ends with an error: whatever the others are waiting for will not come."""
+        return None

@@ -16,12 +16,15 @@ def choose(args: Any) -> Backend:
     asked = {
         "deepspeed": bool(args.deepspeed),
         "fsdp": bool(args.fsdp),
-        f"WORLD_SIZE={args.world_size} (a distributed launcher)": args.world_size > 1,
     }
     for name, wanted in asked.items():
         if wanted:
             raise ValueError(
-                f"{name} asks for a distributed engine, and this version of kunren trains in one process on one "
-                "device. Start the script without a launcher and without deepspeed or fsdp."
+                f"{name} divides the model among processes, and in this version of kunren each has all of it: start "
+                "the script with torchrun, and without deepspeed or fsdp."
             )
+    if args.world_size > 1:
+        from kunren.engine.backends.ddp import DdpBackend
+
+        return DdpBackend(args)
     return PlainBackend(args)

@@ -110,6 +110,19 @@ class LossMeter:
         self.reports.load_state_dict(state.get("reports", {}))
 
 
+def meter_of_process(saved: list[dict[str, Any]], ranks: int, rank: int) -> dict[str, Any]:
+    """The sums that a process goes on with: its own, or, in a run of another number of processes, a part of all."""
+    if len(saved) == ranks:
+        return saved[rank]
+    total = math.fsum(math.nan if one["sum"] is None else one["sum"] for one in saved)
+    shared: dict[str, Any] = {**saved[0], "sum": total / len(saved), "by_source": {}, "reports": {}}
+    for one in saved if rank == 0 else ():  # these are added up over the processes: one has them all
+        for name, sums in one.get("reports", {}).items():
+            before = shared["reports"].get(name, (0.0, 0.0))
+            shared["reports"][name] = [old + (math.nan if new is None else new) for old, new in zip(before, sums, strict=True)]
+    return shared
+
+
 def speed_metrics(
     split: str,
     start_time: float,

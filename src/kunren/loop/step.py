@@ -14,7 +14,7 @@ from kunren.base.nested import map_tensors
 from kunren.engine import Backend
 from kunren.loop.account import StepAccount
 from kunren.loop.reports import Reports, loss_alone
-from kunren.losses.counting import counted_labels, is_zero
+from kunren.losses.counting import Count, is_zero
 from kunren.losses.weighting import LossScale, weighted, without_trace
 
 if TYPE_CHECKING:
@@ -45,6 +45,10 @@ class StepHooks(Protocol):
 
     def fire(self, event: str, **details: Any) -> None: ...
 
+    def counted(self, batch: Any) -> Count:
+        """The labels of a batch that enter its loss."""
+        ...
+
     def report(self, values: Mapping[str, Any] | None = None, /, **named: Any) -> None: ...
 
     def _prepare_inputs(self, inputs: Any, /) -> Any: ...
@@ -65,10 +69,15 @@ def training_step(do: StepHooks, model: nn.Module, inputs: Any, num_items_in_bat
     if not model.training:  # walking all modules at every step would undo what the user froze, and takes 1 ms
         model.train()
     window = do.current_gradient_accumulation_steps
-    counted = None
-    if window > 1 and num_items_in_batch is not None:  # before anybody can take the labels out of the batch
-        counted = counted_labels(inputs, do.shifts_labels, do.label_names, do.ignored_label)
+    is_part, counted = window > 1 or do.engine.world_size > 1, None
+    if is_part and num_items_in_batch is not None:  # before anybody can take the labels out of the batch
+        counted = do.counted(inputs)
     if do.window_is_empty or is_zero(counted):
+        if do.engine.is_awaited and not do.window_is_empty:
+            from kunren.loop.guards.without_weight import take_part
+
+            take_part(do, model, inputs, num_items_in_batch)
+            return torch.zeros((), device=do.engine.device)
         return _skipped(do)
     account = do.account
     if account.is_detailed:
@@ -76,8 +85,8 @@ def training_step(do: StepHooks, model: nn.Module, inputs: Any, num_items_in_bat
     inputs = do._prepare_inputs(inputs)
     if account.is_detailed:
         account.mark("transfer")
-    if window > 1 and do.loss_scale.uses_count is None and num_items_in_batch is not None:
-        _learn_scale(do, model, inputs, num_items_in_batch)
+    if is_part and do.loss_scale.uses_count is None and num_items_in_batch is not None:
+        _learn_scale(do, do.engine.bare(model), inputs, num_items_in_batch)
     loss = _share_of_loss(do, model, inputs, num_items_in_batch, window, counted)
     if account.is_detailed:
         account.mark("forward")
@@ -102,9 +111,12 @@ def _share_of_loss(
     do.reports.share = 1 / window if counted is None else (counted, num_items_in_batch)
     with do.compute_loss_context_manager():
         loss = checked(loss_alone(do, do.compute_loss(model, inputs, num_items_in_batch=handed)))
-    if window > 1 and not do.loss_scale.uses_count:
-        loss = loss / window if counted is None else weighted(loss, counted, num_items_in_batch)
-    return loss
+    scale = do.loss_scale
+    if counted is not None and not scale.uses_count:
+        return weighted(loss, counted, num_items_in_batch, scale.ranks)
+    if counted is not None and scale.ranks > 1:
+        return loss * scale.ranks
+    return loss / window if window > 1 and not scale.uses_count else loss
 
 
 def _tell(do: StepHooks, event: str, loss: torch.Tensor) -> None:

@@ -6,6 +6,8 @@ import logging
 import math
 from collections.abc import Iterator
 
+import torch
+
 from kunren.data.windows import Window
 from kunren.loop.guards.out_of_memory import training_step_in_pieces, within_memory
 from kunren.loop.reports import loss_alone
@@ -16,6 +18,7 @@ from kunren.loop.stage import BETWEEN_STEPS, IN_UPDATE, IN_WINDOW
 logger = logging.getLogger(__name__)
 
 MICRO_BATCH_HOOKS = ("on_batch_fetched", "on_before_backward", "on_after_backward")
+FLAGS = ("should_training_stop", "should_epoch_stop", "should_save", "should_evaluate", "should_log")
 
 
 def training_steps(run: Run, do: TrainHooks) -> Iterator[int]:
@@ -66,6 +69,8 @@ def training_steps(run: Run, do: TrainHooks) -> Iterator[int]:
             fire("on_step_end")
             if run.requests is not None:
                 run.requests.obey(control)
+            if engine.world_size > 1:
+                agree(run)
             account.end_step()
             settle(run, do)  # log, evaluate, save: what the callbacks asked for, always in this order
             yield state.global_step
@@ -95,7 +100,7 @@ def accumulate(run: Run, do: TrainHooks, window: Window) -> bool:
                 losses.append(training_step_in_pieces(do, run.model, batch, window.num_items, run.pieces))
         if not is_last:
             run.fire("on_substep_end")
-            if run.control.should_stop:
+            if run.control.should_stop and run.engine.world_size == 1:  # several stop together, after the step
                 return False
     if do.account.is_detailed:
         do.account.mark("other")
@@ -113,6 +118,8 @@ def end_epoch(run: Run, do: TrainHooks, exhausted: bool) -> None:
     do.account.mark("callbacks")
     if run.requests is not None and run.requests.stop and not run.cursor.epoch_ended:
         return  # asked to stop in mid-epoch: what belongs to its end happens when the resumed run gets there
+    if run.engine.world_size > 1:
+        agree(run)
     settle(run, do)
 
 
@@ -130,6 +137,17 @@ def end_of_data(run: Run) -> None:
     )
     run.control.should_training_stop = run.control.should_log = True
     run.control.should_save = run.saves_at_the_end
+
+
+def agree(run: Run) -> None:
+    """What a callback, a signal or the clock has asked of one process, all do."""
+    control, requests = run.control, run.requests
+    told = [vars(control)[name] for name in FLAGS] + [requests is not None and requests.stop]
+    *flags, stop = run.engine.sum(torch.tensor(told, dtype=torch.int32)).tolist()
+    for name, flag in zip(FLAGS, flags, strict=True):
+        setattr(control, name, flag > 0)
+    if requests is not None:
+        requests.stop = stop > 0
 
 
 def settle(run: Run, do: TrainHooks) -> None:

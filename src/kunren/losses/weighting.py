@@ -31,8 +31,9 @@ _CLEARLY = 4  # times as far as two computations of the same
 class LossScale:
     """Whether the loss divides by the window's count itself: told by the user, or found out in the first window."""
 
-    def __init__(self, uses_count: bool | None = None) -> None:
+    def __init__(self, uses_count: bool | None = None, ranks: int = 1) -> None:
         self.uses_count = uses_count
+        self.ranks = ranks  # processes whose labels are in the count, and whose gradients are averaged
         self.takes_own_count = False  # a loss of two terms, whose micro-batches are each handed their own count
 
     def learn(self, loss: float, of_twice_the_count: float, again: Callable[[], float], assumed: bool) -> None:
@@ -79,11 +80,11 @@ def without_trace(model: nn.Module) -> Iterator[None]:
             module._buffers[name] = buffer
 
 
-def weighted(loss: torch.Tensor, counted: Count, window_count: Count) -> torch.Tensor:
+def weighted(loss: torch.Tensor, counted: Count, window_count: Count, ranks: int = 1) -> torch.Tensor:
     """A micro-batch's mean loss times its share of the window: `loss * counted / window_count`.
 
     Divided by the inverse share: where all micro-batches are alike that is the exact integer k, and `loss / k` is what
-    a hand-written loop computes, bit for bit.
+    a hand-written loop computes, bit for bit. Gradients that are averaged over `ranks` afterwards are so much larger.
     """
-    inverse_share = float(window_count) / float(counted)
+    inverse_share = float(window_count) / (float(counted) * ranks)
     return loss if inverse_share == 1.0 else loss / inverse_share

@@ -84,7 +84,7 @@ class Forecast:
         """Rows of one optimizer step, of all processes."""
         if self.args.batching == "token_budget":
             return Unknown("with token_budget a batch has as many rows as fit")
-        return self.plan.train_batch_size * self.plan.accumulation_steps * int(self.args.world_size)
+        return self.plan.train_batch_size * self.plan.accumulation_steps
 
     @property
     def memory(self) -> StepMemory | Unknown:
@@ -208,7 +208,7 @@ def forecast_of_arguments(args: Any, num_examples: int | None) -> Forecast:
             "How many batches batching='token_budget' makes depends on the lengths of the rows: give data."
         )
     if num_examples is not None and args.batching != "token_budget":
-        size = args.train_batch_size * args.world_size
+        size = rows_together(args)
         batches = num_examples // size if args.dataloader_drop_last else -(-num_examples // size)
     plan = make_plan(args, batches_per_epoch=batches, num_examples=num_examples, start=Cursor())
     state = TrainerState()
@@ -255,7 +255,7 @@ def _samples(args: Any, plan: Plan) -> int | Unknown:
     if args.batching == "token_budget" and not (plan.num_examples and plan.batches_per_epoch):
         return Unknown("with token_budget a batch has as many rows as fit")
     if not plan.num_examples or not plan.batches_per_epoch or plan.drop_last:
-        return round(batches * plan.train_batch_size) * int(args.world_size)
+        return round(batches * plan.train_batch_size)
     return round(batches * plan.num_examples / plan.batches_per_epoch)
 
 

@@ -14,7 +14,7 @@ from kunren.data.columns import ColumnFilter, drop_unused, is_column_dataset, si
 from kunren.data.loaders import build_loader, examples_in, has_length, is_stream
 from kunren.data.wrappers.mixture import Mixture, mix_sets
 from kunren.loop.work import operations_per_token, real_tokens_in, tokens_in
-from kunren.losses.counting import counted_labels, is_zero
+from kunren.losses.counting import Count, counted_labels, is_zero
 from kunren.model.signature import base_of
 from kunren.seams.base import Seams
 
@@ -135,21 +135,42 @@ class DataSeams(Seams):
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device | None = None
     ) -> tuple[list[Any], Any]:
-        """Up to `num_batches` micro-batches, and the number of labels that their loss is a mean over."""
+        """Up to `num_batches` micro-batches, and the number of labels that their loss is a mean over.
+
+        Of several processes each gets its own batches, and the labels of all count.
+        """
         batches: list[Any] = []
         for batch in epoch_iterator:
             batches.append(batch)
             if len(batches) == num_batches:
                 break
-        if not batches:
+        if not batches and self.engine.world_size == 1:
             return batches, None
-        count = counted_labels(batches[0], self.shifts_labels, self.label_names, self.ignored_label)
+        count = self.counted(batches[0]) if batches else 0.0
         for batch in batches[1:]:
-            count = count + counted_labels(batch, self.shifts_labels, self.label_names, self.ignored_label)
-        self.window_is_empty = is_zero(count)
+            count = count + self.counted(batch)
+        if self.engine.world_size > 1:
+            batches, count = self._together(batches, float(count))
+            if not batches:
+                return batches, None
+        else:
+            self.window_is_empty = is_zero(count)
         # A tensor where code may see it that expects one, as transformers hands it out.
         seen = self._hands_out_count and not isinstance(count, torch.Tensor)
         return batches, torch.tensor(count) if seen else count
+
+    def counted(self, batch: Any) -> Count:
+        """The labels of a batch that enter its loss."""
+        if self._run is not None and batch is self._run.reader.spare and self.engine.world_size > 1:
+            return 0.0
+        return counted_labels(batch, self.shifts_labels, self.label_names, self.ignored_label)
+
+    def _together(self, batches: list[Any], count: float) -> tuple[list[Any], float]:
+        """The window of this process, and the count that its loss is divided by: nothing once one has no batch left."""
+        told = torch.tensor([count, float(not batches)], dtype=torch.float64)
+        total, without = self.engine.sum(told).tolist()
+        self.window_is_empty = total == 0
+        return ([] if without else batches), (total if self.args.average_tokens_across_devices else count)
 
     def _get_batches(self, epoch_iterator: Iterator[Any], num_batches: int) -> tuple[list[Any], Any, bool]:
         """`get_batch_samples` for the loop, noting what the window really holds."""
@@ -161,7 +182,7 @@ class DataSeams(Seams):
         return batches, num_items, self.window_is_empty
 
     def _count_work(self, batches: list[Any]) -> None:
-        seen = str(self.args.include_num_input_tokens_seen)
+        seen, before = str(self.args.include_num_input_tokens_seen), self.state.num_input_tokens_seen
         for batch in batches:
             self.current_flos += float(self.floating_point_ops(batch))
             if self._counts_tokens:
@@ -171,6 +192,9 @@ class DataSeams(Seams):
                 self.state.num_input_tokens_seen += real_tokens_in(batch, self.main_input_name, pad)
             elif seen != "no":
                 self.state.num_input_tokens_seen += tokens_in(batch, self.main_input_name)
+        if seen != "no" and self.engine.world_size > 1:
+            here = torch.tensor(self.state.num_input_tokens_seen - before)
+            self.state.num_input_tokens_seen = before + int(self.engine.sum(here))
 
     def floating_point_ops(self, inputs: Any) -> float:
         """Operations of forward and backward on `inputs`; override for a count of your own."""

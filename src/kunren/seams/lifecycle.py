@@ -21,7 +21,7 @@ from kunren.data.reader import BatchReader
 from kunren.data.wrappers.bad_samples import limit_of
 from kunren.data.wrappers.mixture import follow_sources
 from kunren.loop.guards import guard_for
-from kunren.loop.meter import LossMeter, speed_metrics
+from kunren.loop.meter import LossMeter, meter_of_process, speed_metrics
 from kunren.loop.requests import Requests
 from kunren.loop.run import Run
 from kunren.losses.counting import counted_labels
@@ -69,7 +69,9 @@ def prepare_run(trainer: Trainer, resume_from_checkpoint: str | bool | None) -> 
         state=trainer.state,
         control=trainer.control,
         meter=LossMeter(trainer.engine.device, args.logging_nan_inf_filter),
-        reader=BatchReader(loader, trainer.data_seed, limit_of(args)),
+        reader=BatchReader(
+            loader, trainer.data_seed, limit_of(args), trainer.engine.world_size, trainer.engine.process_index
+        ),
         get_batches=trainer._get_batches,
         fire=trainer.fire,
         handles_any=trainer.callback_handler.handles_any,
@@ -108,7 +110,9 @@ def _checkpoint_to_resume(trainer: Trainer, resume: Any, saves: bool) -> Path | 
             lock = RunLock(folder)
             lock.acquire()
             trainer._undo.append(lock.release)
-    clean_leftovers(folder)  # also puts back a checkpoint whose replacement was cut off
+    if trainer.engine.process_index == 0:
+        clean_leftovers(folder)  # also puts back a checkpoint whose replacement was cut off
+    trainer.engine.barrier()
     checkpoint = layout.resolve(_resume_request(resume), folder)
     if checkpoint is None and trainer.args.save_strategy != "no":
         _warn_of_other_run(folder)
@@ -209,7 +213,8 @@ def _resume(trainer: Trainer, run: Run, checkpoint: Path) -> None:
         run.reader.load_state_dict(parts.load_data_state(checkpoint))
     cursor = parts.load_cursor(checkpoint)
     if cursor is not None:
-        run.meter.load_state_dict(cursor["meter"])
+        meters = [cursor["meter"], *cursor.get("meters_of_others", [])]
+        run.meter.load_state_dict(meter_of_process(meters, run.engine.world_size, run.engine.process_index))
         run.known_batches_per_epoch = cursor["known_batches_per_epoch"]
         run.learning_rate = cursor["learning_rate"]
         run.evaluation_due = cursor["evaluation_due"]

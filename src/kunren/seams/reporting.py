@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from kunren.base.strict_json import read_json, write_json
 from kunren.checkpoint.layout import TRAINER_STATE_NAME
 from kunren.loop.account import StepAccount
@@ -19,7 +21,7 @@ class ReportingSeams(Seams):
 
     _account: dict[str, Any] | None  # of the steps that the next log is about
     _accounted: tuple[float, float, float]  # what of `_work_done` the accounts so far have covered
-    _peak_operations: float | None  # a second, of one device
+    _peak_operations: float | None  # a second, of all devices
 
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
         """Add epoch and step to `logs`, keep them in the history and hand them to the callbacks."""
@@ -52,20 +54,25 @@ class ReportingSeams(Seams):
         self.account, self._account = StepAccount(self.engine.device), None
         self._accounted = self._work_done()
         tflops, engine = self.args.peak_tflops, self.engine
-        self._peak_operations = None if tflops is None else tflops * 1e12
+        self._peak_operations = None if tflops is None else tflops * 1e12 * engine.world_size
         if tflops is None and engine.device.type == "cuda":
             from kunren.engine.backends.peaks import number_format, peak_operations  # a table of GPUs
 
             number = number_format(self.model, engine.autocast_dtype)
-            self._peak_operations = peak_operations(engine.device, number)
+            peak = peak_operations(engine.device, number)
+            self._peak_operations = None if peak is None else peak * engine.world_size
 
     def _work_done(self) -> tuple[float, float, float]:
-        """Steps, tokens and operations of the run so far."""
-        return self.state.global_step, self._tokens_seen, self.state.total_flos + self.current_flos
+        """Steps, tokens and operations of the run so far, of all processes."""
+        tokens, operations = float(self._tokens_seen), self.current_flos
+        if self.engine.world_size > 1:
+            tokens, operations = self.engine.sum(torch.tensor([tokens, operations], dtype=torch.float64)).tolist()
+        return self.state.global_step, tokens, self.state.total_flos + operations
 
     def store_flos(self) -> None:
         """Move the operations counted since the last call into the state."""
-        self.state.total_flos += self.current_flos
+        here = torch.tensor(self.current_flos, dtype=torch.float64)
+        self.state.total_flos += float(self.engine.sum(here))
         self.current_flos = 0.0
 
     def metrics_format(self, metrics: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from kunren.base.state import TrainerState
 from kunren.checkpoint import parts
 from kunren.checkpoint.layout import OPTIMIZER_NAME, OPTIMIZER_NAME_BIN, TRAINING_ARGS_NAME
+from kunren.data.batching.ranks import rows_together
 from kunren.plan import Cursor
 
 logger = logging.getLogger(__name__)
@@ -25,7 +26,7 @@ def read_cursor(
 
     A checkpoint of transformers has no cursor: there it follows from the step and from the sizes of this run.
     """
-    accumulation, batch_size = args.gradient_accumulation_steps, args.train_batch_size
+    accumulation, batch_size = args.gradient_accumulation_steps, rows_together(args)
     saved = parts.load_cursor(folder)
     if saved is None:
         return _cursor_by_steps(state.global_step, batches_per_epoch, accumulation), False

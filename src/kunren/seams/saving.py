@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _OF_WEIGHTS_ALONE = ("model", "state", "cursor")
+_OF_EACH_PROCESS = ("random numbers",)  # everything else is the same in all, and the first one saves it
 
 
 class SavingSeams(Seams):
@@ -36,6 +37,7 @@ class SavingSeams(Seams):
 
     _saved_steps: list[int]
     _saver: CheckpointSaver
+    _meters: list[Any]
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Write the model so that `from_pretrained` reads it, with its processing class and the arguments."""
@@ -76,6 +78,8 @@ class SavingSeams(Seams):
         wanted = self.checkpoint_parts()
         if self.args.save_only_model:
             wanted = [part for part in wanted if part.name in _OF_WEIGHTS_ALONE]
+        if self.engine.process_index > 0:
+            wanted = [part for part in wanted if part.name in _OF_EACH_PROCESS]
         with self.at_rest(keeps_weights=False):  # as the resumed run, which only has what is saved
             parts.save_parts(wanted, folder)
 
@@ -105,8 +109,9 @@ class SavingSeams(Seams):
         folder = checkpoint_path(self._get_output_dir(trial), self.state.global_step)
         self.store_flos()
         self._saver.wait()  # which checkpoint is the best depends on whether the last one came to be
-        if not self._has_room(folder.parent):
+        if not self.engine.gather_objects(self._has_room(folder.parent))[0]:
             return
+        self._meters = self.engine.gather_objects(self._run.meter.state_dict() if self._run is not None else None)
         state, step, best_before = self.state, self.state.global_step, self.state.best_model_checkpoint
         best = self._from_the_best(folder)
         if best:
@@ -116,6 +121,8 @@ class SavingSeams(Seams):
         def published() -> None:
             if step not in self._saved_steps:
                 self._saved_steps.append(step)
+            if self.engine.process_index > 0:
+                return
             try:
                 on_top = self.args.save_best_limit is not None
                 limit = self.args.save_total_limit or (1 if on_top else None)
@@ -227,7 +234,7 @@ class SavingSeams(Seams):
 
     def _save_cursor(self, folder: Path) -> None:
         if self._run is not None:
-            parts.save_cursor(cursor_state(self._run), folder)
+            parts.save_cursor(cursor_state(self._run, self._meters), folder)
             parts.save_data_state(self._run.reader.state_dict(self._run.cursor.epoch_ended), folder)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
@@ -250,8 +257,8 @@ def _by_name(seam: Callable[[str], None]) -> Callable[[Path], None]:
     return lambda folder: seam(str(folder))
 
 
-def cursor_state(run: Run) -> dict[str, Any]:
-    """Where a run stands in its data, and the sums of its open log window."""
+def cursor_state(run: Run, meters: list[Any]) -> dict[str, Any]:
+    """Where a run stands in its data, and the sums of its open log window: `meters`, of each process."""
     return {
         "version": 1,
         **asdict(run.cursor),
@@ -264,5 +271,6 @@ def cursor_state(run: Run) -> dict[str, Any]:
         "data_seed": run.reader.seed,
         "learning_rate": run.learning_rate,
         "gradient_norm": None if run.gradient_norm is None else float(run.gradient_norm),
-        "meter": run.meter.state_dict(),
+        "meter": meters[0],
+        "meters_of_others": meters[1:],
     }

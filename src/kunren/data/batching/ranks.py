@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple, TypeVar, final
+
 import torch
+from torch.utils.data import BatchSampler, IterableDataset, Sampler
+
+from kunren.base.random_state import mix, position_seed, seed_for_data
+
+Row = TypeVar("Row")
 
 
 def share(rows: torch.Tensor, ranks: int, rank: int) -> torch.Tensor:
@@ -13,3 +22,127 @@ def share(rows: torch.Tensor, ranks: int, rank: int) -> torch.Tensor:
     if len(rows) < ranks:
         rows = rows.repeat(-(-ranks // len(rows)))[:ranks]
     return rows.tensor_split(ranks)[rank]
+
+
+def rows_of_rank(args: Any, batch_size: int) -> int:
+    """Rows in a batch of one process: `split_batches` divides a batch, else each has one of that size."""
+    split = getattr(args.accelerator_config, "split_batches", False)
+    return batch_size // args.world_size if split else batch_size
+
+
+def rows_together(args: Any) -> int:
+    """Rows in a micro-batch of all processes."""
+    return int(rows_of_rank(args, args.train_batch_size) * args.world_size)
+
+
+class Spare(NamedTuple):
+    """A batch for a process that no row is left for: it takes part in the exchange, and nothing of it counts."""
+
+    batch: Any
+
+
+@final
+class SpareRows(list[Any]):
+    """The indices of a `Spare`."""
+
+
+class _SpareRow(NamedTuple):
+    row: Any
+
+
+def part_of(rows: Sequence[Row], size: int, ranks: int, rank: int) -> Sequence[Row]:
+    """Of up to `size` rows for each process, those of one; what is less than that for all is divided evenly."""
+    if len(rows) == size * ranks:
+        return rows[rank * size : (rank + 1) * size]
+    return rows[len(rows) * rank // ranks : len(rows) * (rank + 1) // ranks]
+
+
+def _batches_of(rows: int, size: int, ranks: int, drop_last: bool) -> int:
+    """Batches of each process: all have the same number."""
+    return rows // (size * ranks) if drop_last else -(-rows // (size * ranks))
+
+
+@final
+class RankBatches(BatchSampler):
+    """The batches of one process: of all that are computed at once, in the order of one process, its own part."""
+
+    def __init__(self, sampler: Sampler[Any], batch_size: int, drop_last: bool, ranks: int, rank: int) -> None:
+        super().__init__(sampler, batch_size, drop_last)
+        self.ranks, self.rank = ranks, rank
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        return self.after(0)
+
+    def after(self, rows: int) -> Iterator[list[Any]]:
+        """The batches of the rows after the first `rows` of all processes."""
+        indices, size = itertools.islice(self.sampler, rows, None), self.batch_size * self.ranks
+        while together := list(itertools.islice(indices, size)):
+            if len(together) == size or not self.drop_last:
+                own = part_of(together, self.batch_size, self.ranks, self.rank)
+                yield list(own) or SpareRows(together[:1])
+
+    def __len__(self) -> int:
+        return _batches_of(len(self.sampler), self.batch_size, self.ranks, self.drop_last)  # type: ignore[arg-type]
+
+    @property
+    def ends_with_spare(self) -> bool:
+        """Whether the last batch is of a row that is another process's."""
+        left = len(self.sampler) % (self.batch_size * self.ranks)  # type: ignore[arg-type]
+        return not self.drop_last and left > 0 and not part_of(range(left), self.batch_size, self.ranks, self.rank)
+
+
+# Batch samplers that batch the rows of a sampler as they come.
+PLAIN_BATCHES: Final = (BatchSampler, RankBatches)
+
+
+@final
+class RankRows(IterableDataset[Any]):
+    """The rows of one process of a stream that all of them read: nobody has to hand them out.
+
+    Each sees where the stream ends, so that all have the same number of batches without asking.
+    """
+
+    def __init__(self, stream: Any, batch_size: int, drop_last: bool, ranks: int, rank: int) -> None:
+        self.stream, self.batch_size, self.drop_last = stream, batch_size, drop_last
+        self.ranks, self.rank = ranks, rank
+
+    def __iter__(self) -> Iterator[Any]:
+        rows, size = iter(self.stream), self.batch_size * self.ranks
+        while together := list(itertools.islice(rows, size)):
+            if len(together) == size or not self.drop_last:
+                own = part_of(together, self.batch_size, self.ranks, self.rank)
+                yield from own or [_SpareRow(together[0])]
+
+    def __len__(self) -> int:
+        full, left = divmod(len(self.stream), self.batch_size * self.ranks)
+        last = part_of(range(left), self.batch_size, self.ranks, self.rank)
+        return full * self.batch_size + (max(len(last), 1) if left and not self.drop_last else 0)
+
+    @property
+    def examples_per_epoch(self) -> int | None:
+        """Rows of all processes."""
+        try:
+            return len(self.stream)
+        except (TypeError, AttributeError, NotImplementedError):
+            return None
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "stream" or name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.stream, name)  # its state and its `set_epoch`
+
+
+@final
+class RankCollator:
+    """The collator of a `RankRows`: draws random numbers of this process's own, and tells a `Spare`."""
+
+    def __init__(self, collate: Callable[[list[Any]], Any], rank: int) -> None:
+        self.collate, self.rank = collate, rank
+
+    def __call__(self, rows: list[Any]) -> Any:
+        seed = position_seed()
+        if self.rank and seed is not None:  # the stream itself has to draw the same in all processes
+            seed_for_data(mix(seed, self.rank))
+        if type(rows[0]) is _SpareRow:
+            return Spare(self.collate([rows[0].row]))
+        return self.collate(rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,7 +18,6 @@ from kunren.engine.precision import allow_tf32, autocast_dtype
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
-@final
 class PlainBackend(Backend):
     """A model on the CPU or on one accelerator."""
 

@@ -51,8 +51,9 @@ def within_memory(run: Any, do: Any, window: Any, micro_steps: Callable[[Any, An
 
 
 def _may_split(run: Any) -> bool:
-    """Not where weights move in the backward pass: a part of them has moved already."""
-    return not getattr(run.optimizer, "updates_in_backward", False)
+    """Not where weights move in the backward pass: a part of them has moved already; nor where a part of the gradients
+    may have been exchanged with other processes."""
+    return not getattr(run.optimizer, "updates_in_backward", False) and run.engine.world_size == 1
 
 
 def _begin_again(run: Any, do: Any, rows: int) -> None:

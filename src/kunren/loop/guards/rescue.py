@@ -19,6 +19,10 @@ def rescue(run: Run | None, do: Any, error: BaseException) -> None:
     try:
         # Who stops it, with a second Ctrl-C or by leaving `steps()`, wants nothing of it.
         is_error = isinstance(error, (Exception, SystemExit))
+        if run is not None and run.engine.world_size > 1:
+            # The others wait for gradients, not for a checkpoint: they learn of it by the end of this process.
+            run.engine.abandon()
+            is_error = False
         if is_error and run is not None and run.requests is not None and run.state.global_step > run.first_step:
             _save(run, do)
     except Exception:
