@@ -64,7 +64,9 @@ def ask_ranks(function: Callable[..., Any], *arguments: Any, ranks: int = 2, tim
     return answers
 
 
-def _rank(told: Any, rank: int, ranks: int, port: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+def _rank(
+    told: Any, rank: int, ranks: int, port: int, function: Callable[..., Any], arguments: tuple[Any, ...]
+) -> None:
     torch.set_num_threads(1)
     if ranks > 1:
         os.environ |= {

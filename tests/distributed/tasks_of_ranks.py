@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional
@@ -23,6 +25,7 @@ class Rows(Dataset[Any]):
         generator = torch.Generator().manual_seed(3)
         self.tokens = torch.randint(TOKENS, (number, LENGTH), generator=generator)
         self.ragged = ragged
+        self.without_labels: set[int] = set()
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -31,6 +34,8 @@ class Rows(Dataset[Any]):
         labels = self.tokens[index].roll(1)
         if self.ragged:
             labels = torch.where(torch.arange(LENGTH) < index % (LENGTH + 1), labels, -100)
+        if index in self.without_labels:
+            labels = torch.full_like(labels, -100)
         return {"input_ids": self.tokens[index], "labels": labels}
 
 
@@ -93,28 +98,63 @@ def arguments(folder: Path, **options: Any) -> TrainingArguments:
     return TrainingArguments(**usual | options)
 
 
+class Reporting(Trainer):
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        self.report(logit=outputs["logits"].mean())
+        if torch.distributed.is_initialized() and torch.distributed.get_rank() == 1:
+            self.report(of_one=1.0)
+        return (loss, outputs) if return_outputs else loss
+
+
+def summed(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+    """A user's loss that divides by the count that it is handed."""
+    total = functional.cross_entropy(outputs["logits"].flatten(0, 1), labels.flatten(), reduction="sum")
+    return total / num_items_in_batch
+
+
 def trained(folder: Path, rows: int = 50, stream: bool = False, takes_count: bool = False, **options: Any) -> Any:
-    """(losses, gradient norms, weights, state) of a short run; in any number of processes."""
-    resume = options.pop("resume", None)
+    """What a short run leaves; in any number of processes."""
+    resume, owner = options.pop("resume", None), options.pop("trainer_to", None)
     callbacks, ragged = options.pop("callbacks", []), options.pop("ragged", True)
-    noting = Noting()
+    kind = Reporting if options.pop("reports", False) else Trainer
     data: Any = Rows(rows, ragged)
-    trainer = Trainer(
+    if options.pop("empty_rank", False):  # the second half of each batch of eight, which the second process has
+        options["train_sampling_strategy"] = "sequential"
+        data.without_labels = {row for row in range(rows) if row % 8 >= 4 and row < 32}
+    noting, function = Noting(), summed if options.pop("function", False) else None
+    trainer = kind(
         Tagger(takes_count),
         arguments(folder, **options),
         train_dataset=Stream(data) if stream else data,
         callbacks=[noting, *callbacks],
+        compute_loss_func=function,
     )
+    if owner is not None:
+        owner.trainer = trainer
     output = trainer.train(resume_from_checkpoint=resume)
-    weights = [parameter.detach().clone().numpy() for parameter in trainer.model.parameters()]
-    losses = [log["loss"] for log in noting.logs if "loss" in log]
-    norms = [log["grad_norm"] for log in noting.logs if "grad_norm" in log]
     return {
-        "losses": losses,
-        "norms": norms,
-        "weights": weights,
+        "losses": [log["loss"] for log in noting.logs if "loss" in log],
+        "norms": [log["grad_norm"] for log in noting.logs if "grad_norm" in log],
+        "reported": [log["logit"] for log in noting.logs if "logit" in log],
+        "weights": [parameter.detach().clone().numpy() for parameter in trainer.model.parameters()],
         "train_loss": output.training_loss,
         "step": trainer.state.global_step,
         "epoch": trainer.state.epoch,
+        "tokens": trainer.state.num_input_tokens_seen,
+        "flos": trainer.state.total_flos,
         "logs": noting.logs,
     }
+
+
+def assert_same(several: dict[str, Any], one: dict[str, Any], tolerance: float = 1e-6) -> None:
+    """Two runs have the same numbers, up to the order in which they were added up."""
+    assert several["step"] == one["step"]
+    assert several["epoch"] == pytest.approx(one["epoch"])
+    assert (several["tokens"], several["flos"]) == (one["tokens"], one["flos"])
+    for name in ("losses", "reported"):
+        numpy.testing.assert_allclose(several[name], one[name], rtol=tolerance, atol=tolerance)
+    numpy.testing.assert_allclose(several["norms"], one["norms"], rtol=10 * tolerance, atol=tolerance)
+    for found, expected in zip(several["weights"], one["weights"], strict=True):
+        numpy.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+    assert several["train_loss"] == pytest.approx(one["train_loss"], rel=tolerance)

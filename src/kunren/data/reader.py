@@ -54,12 +54,12 @@ def _with_own_randomness(batches: Iterator[Any], states: dict[str, Any]) -> Iter
         yield batch
 
 
-def read_alike(batches: Iterator[Any], seed: int) -> Iterator[Any]:
+def read_alike(batches: Iterator[Any], seed: int, ranks: int = 1, rank: int = 0) -> Iterator[Any]:
     """The batches of an evaluation, with the same random numbers for data code each time: scores can be compared."""
     randomness = DataRandomness()
     for batch in itertools.count():
         with randomness:
-            seed_for_data(mix(seed, _EVALUATION, batch))
+            seed_for_data(mix(seed, _EVALUATION, batch * ranks + rank))
             data = next(batches, None)
         if data is None:
             return

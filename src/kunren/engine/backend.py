@@ -89,4 +89,4 @@ class Backend(ABC):
 
     def abandon(self) -> None:
         """This process ends with an error: whatever the others are waiting for will not come."""
-        return None
+        return

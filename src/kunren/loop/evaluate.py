@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol
 
 import numpy
@@ -22,11 +23,13 @@ from kunren.base.types import EvalLoopOutput, EvalPrediction
 from kunren.data.loaders import examples_in
 from kunren.data.reader import read_alike
 from kunren.data.wrappers.bad_samples import evaluated
+from kunren.engine import Backend
 from kunren.loop.guards.out_of_memory import PiecesThatFit
 from kunren.loop.reports import Reports, apart
 from kunren.loop.requests import EvaluationInterrupted
 from kunren.losses.counting import counted_labels
 from kunren.metrics.collected import Collected, padding_for
+from kunren.metrics.exchange import Alone, Answered, Exchange
 from kunren.metrics.joined import RowStructures
 from kunren.metrics.metric_set import MetricSet
 from kunren.metrics.outputs import BatchOutputs, WholeSet
@@ -37,6 +40,7 @@ class EvaluationHooks(Protocol):
     """What evaluation asks of the object that may be subclassed."""
 
     args: Any
+    engine: Backend
     label_names: list[str]
     shifts_labels: bool
     ignored_label: int | None
@@ -77,19 +81,27 @@ def evaluation_loop(
     metrics = MetricSet(args.metrics, do.compute_metrics, args.batch_eval_metrics, do.is_in_train, config)
     collected = Collected(examples_in(loader), padding_for(base, do.processing_class), not args.eval_do_concat_batches)
     loss_alone = loss_only and (args.prediction_loss_only or not metrics.needs_logits)
+    engine, keeps = do.engine, not loss_only and not metrics.is_by_batch
+    take = partial(_take, metrics=metrics, collected=collected, keeps=keeps)
+    exchange = Alone(take) if engine.world_size == 1 else Exchange(engine, loader, metrics.needs_logits, take)
+
+    def predict(part: Any, is_last: bool) -> None:
+        answered = _one_batch(do, model, part, loss_only, ignore_keys, metrics, is_last)
+        if not exchange.is_spare:
+            do.reports.keep(answered.counted)
+            exchange.add(answered)
+
     with preserved(), _in_eval_mode(model), deferring_logits(model, args, loss_alone), apart(do) as reports:
-        batches, fitting = read_alike(evaluated(loader), do.data_seed), PiecesThatFit(do.args.device, do.fire)
+        batches = read_alike(evaluated(loader), do.data_seed, *exchange.place)
+        fitting = PiecesThatFit(do.args.device, do.fire)
         batch = next(batches, None)
         while batch is not None:
             following = next(batches, None)
-            fitting.predict(
-                lambda part, last: _one_batch(do, model, part, loss_only, ignore_keys, metrics, collected, last),
-                batch,
-                following is None,
-                lambda: collected.rows,
-            )
+            is_last = following is None
+            fitting.predict(predict, exchange.begin(batch, is_last), is_last, lambda: collected.rows + exchange.pieces)
+            stops = exchange.end(is_last, do.is_asked_to_stop())
             do.fire("on_prediction_step", metric_key_prefix=metric_key_prefix)
-            if do.is_asked_to_stop():
+            if stops:
                 raise EvaluationInterrupted
             batch = following
 
@@ -105,7 +117,7 @@ def evaluation_loop(
                 whole.prediction = EvalPrediction(predictions, label_ids, inputs, losses)
         computed = metrics.result(whole)
     named = {} if whole.mean_loss is None else {f"{metric_key_prefix}_loss": whole.mean_loss}
-    named.update({_prefixed(name, metric_key_prefix): mean for name, mean in reports.take().items()})
+    named.update({_prefixed(name, metric_key_prefix): mean for name, mean in reports.take(engine).items()})
     named.update({_prefixed(str(key), metric_key_prefix): _plain(value) for key, value in computed.items()})
     return EvalLoopOutput(predictions, label_ids, named, _number_of_rows(loader, collected.rows))
 
@@ -117,10 +129,9 @@ def _one_batch(
     loss_only: bool,
     ignore_keys: Sequence[str],
     metrics: MetricSet,
-    collected: Collected,
     is_last: bool,
-) -> None:
-    """Predict, compute, keep what is to be kept. When this returns, no logits of the batch are left on the device."""
+) -> Answered:
+    """Predict, and compute what a batch is asked for."""
     rows = batch_size_of(batch) or 0
     wanted, given = do.args.include_for_metrics, batch if isinstance(batch, Mapping) else {}
     shifted_labels = given.get("shift_labels")
@@ -138,15 +149,26 @@ def _one_batch(
         prepare, predictions = do.preprocess_logits_for_metrics, logits
         if logits is not None and prepare is not None:
             predictions = prepare(logits, labels)  # whatever that returns is taken as it is
-        outputs.predictions = do.gather_function(predictions)
-        outputs.label_ids = _label_rows(do.gather_function(labels), rows)
-    do.reports.keep(counted)
+        # Several processes exchange what they keep when each has its batch.
+        gathered = do.gather_function if do.engine.world_size == 1 else _as_it_is
+        outputs.predictions = gathered(predictions)
+        outputs.label_ids = _label_rows(gathered(labels), rows)
+    return Answered(rows, mean, counted, outputs, inputs)
+
+
+def _as_it_is(data: Any) -> Any:
+    return data
+
+
+def _take(answered: Answered, metrics: MetricSet, collected: Collected, keeps: bool) -> None:
+    """Keep what is to be kept. When this returns, no logits of the batch are left on the device."""
+    rows, outputs = answered.rows, answered.outputs
     collected.rows += rows  # nothing up to here is kept where memory has run out
-    if mean is not None:
-        collected.losses.append((mean, counted, rows))
+    if answered.mean is not None:
+        collected.losses.append((answered.mean, answered.counted, rows))
     metrics.update(outputs)
     if keeps:
-        collected.keep(rows, outputs.predictions, outputs.label_ids, inputs)
+        collected.keep(rows, outputs.predictions, outputs.label_ids, answered.inputs)
 
 
 def _unwrapped(parts: Any) -> Any:

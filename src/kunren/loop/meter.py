@@ -99,12 +99,9 @@ class LossMeter:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        def number(value: float | None) -> float:
-            return float("nan") if value is None else value  # JSON has no NaN
-
-        self._sum.fill_(number(state["sum"]))
+        self._sum.fill_(_number(state["sum"]))
         self._steps, self._empty_steps = state["steps"], state["empty_steps"]
-        self._total, self._total_steps = number(state["total"]), state["total_steps"]
+        self._total, self._total_steps = _number(state["total"]), state["total_steps"]
         if self.by_source is not None:
             self.by_source.load_state_dict(state.get("by_source", {}))
         self.reports.load_state_dict(state.get("reports", {}))
@@ -114,13 +111,17 @@ def meter_of_process(saved: list[dict[str, Any]], ranks: int, rank: int) -> dict
     """The sums that a process goes on with: its own, or, in a run of another number of processes, a part of all."""
     if len(saved) == ranks:
         return saved[rank]
-    total = math.fsum(math.nan if one["sum"] is None else one["sum"] for one in saved)
-    shared: dict[str, Any] = {**saved[0], "sum": total / len(saved), "by_source": {}, "reports": {}}
+    total = sum(_number(one["sum"]) for one in saved)
+    reports: dict[str, list[float]] = {}
     for one in saved if rank == 0 else ():  # these are added up over the processes: one has them all
-        for name, sums in one.get("reports", {}).items():
-            before = shared["reports"].get(name, (0.0, 0.0))
-            shared["reports"][name] = [old + (math.nan if new is None else new) for old, new in zip(before, sums, strict=True)]
-    return shared
+        for name, (value, weight) in one.get("reports", {}).items():
+            before = reports.get(name, (0.0, 0.0))
+            reports[name] = [before[0] + _number(value), before[1] + _number(weight)]
+    return {**saved[0], "sum": total / len(saved), "reports": reports}
+
+
+def _number(saved: float | None) -> float:
+    return math.nan if saved is None else saved  # JSON has no NaN
 
 
 def speed_metrics(

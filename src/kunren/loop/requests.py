@@ -31,7 +31,8 @@ class Requests:
     """Signals and clocks of one run. The first SIGTERM or SIGINT saves and stops, the second stops at once."""
 
     def __init__(self, folder: Path, save_minutes: float | None = None, max_minutes: float | None = None) -> None:
-        self.stop = False
+        self.is_asked_to_stop = False  # from now on
+        self.stop = False  # obeyed: by all processes
         self._save = False
         self._file = folder / SAVE_NOW_NAME
         self._save_seconds = None if save_minutes is None else save_minutes * 60
@@ -59,8 +60,8 @@ class Requests:
         if number in _SAVING:
             self._save = True
             logger.warning("%s: a checkpoint is saved after this step.", name)
-        elif not self.stop:
-            self.stop = True
+        elif not self.is_asked_to_stop:
+            self.is_asked_to_stop = True
             logger.warning(
                 "%s: the run saves a checkpoint at the next safe point and stops. Again: stop at once.", name
             )
@@ -81,12 +82,17 @@ class Requests:
             self._next_look = now + _LOOK_EVERY_SECONDS
             self._look_at_file()
             self._look_at_clock(now)
+        self.stop = self.stop or self.is_asked_to_stop
         if self._save or self.stop:
             control.should_save = True
         if self.stop:
             control.should_training_stop = True
         if control.should_save:
-            self._save, self._saved = False, now
+            self.note_save()
+
+    def note_save(self) -> None:
+        """A checkpoint is about to be saved, whoever has asked for it."""
+        self._save, self._saved = False, time.monotonic()
 
     def _look_at_file(self) -> None:
         if self._file.exists():
@@ -99,9 +105,9 @@ class Requests:
     def _look_at_clock(self, now: float) -> None:
         if self._save_seconds is not None and now - self._saved >= self._save_seconds:
             self._save = True
-        if self._max_seconds is not None and not self.stop:
+        if self._max_seconds is not None and not self.is_asked_to_stop:
             # One more step and one more look must still fit in.
             left = self._max_seconds - (now - self._begun)
             if left <= _LOOK_EVERY_SECONDS + 2 * self._longest_step_seconds:
-                self.stop = True
+                self.is_asked_to_stop = True
                 logger.warning("The time limit of %.1f minutes is near: saving and stopping.", self._max_seconds / 60)

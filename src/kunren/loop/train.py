@@ -67,10 +67,7 @@ def training_steps(run: Run, do: TrainHooks) -> Iterator[int]:
             if account.is_detailed:
                 account.mark("optimizer")
             fire("on_step_end")
-            if run.requests is not None:
-                run.requests.obey(control)
-            if engine.world_size > 1:
-                agree(run)
+            obey(run)
             account.end_step()
             settle(run, do)  # log, evaluate, save: what the callbacks asked for, always in this order
             yield state.global_step
@@ -139,6 +136,14 @@ def end_of_data(run: Run) -> None:
     run.control.should_save = run.saves_at_the_end
 
 
+def obey(run: Run) -> None:
+    """Set the control flags for what signals, a file or the clock have asked for."""
+    if run.requests is not None:
+        run.requests.obey(run.control)
+    if run.engine.world_size > 1:
+        agree(run)
+
+
 def agree(run: Run) -> None:
     """What a callback, a signal or the clock has asked of one process, all do."""
     control, requests = run.control, run.requests
@@ -148,11 +153,14 @@ def agree(run: Run) -> None:
         setattr(control, name, flag > 0)
     if requests is not None:
         requests.stop = stop > 0
+        if control.should_save:
+            requests.note_save()
 
 
 def settle(run: Run, do: TrainHooks) -> None:
     """Log, evaluate, save, where the control flags ask for it. Only here does a number reach the host."""
     control, account = run.control, do.account
+    has_work = control.should_log or control.should_evaluate or control.should_save
     if control.should_log and run.meter.has_news:
         log(run, do)
         account.mark("callbacks")
@@ -165,6 +173,8 @@ def settle(run: Run, do: TrainHooks) -> None:
             run.fire("on_save")
         account.mark("checkpoint")
         control.should_save = False
+    if has_work and run.engine.world_size > 1:
+        agree(run)  # callbacks have seen it
 
 
 def log(run: Run, do: TrainHooks) -> None:
@@ -186,6 +196,8 @@ def evaluate(run: Run, do: TrainHooks) -> bool:
         run.evaluation_due = True
         run.control.should_evaluate = False
         run.control.should_save = run.control.should_training_stop = True
+        if run.requests is not None:
+            run.requests.stop = True
         return False
     except BaseException:
         run.evaluation_due = True  # a callback failed: the best metric and a schedule that waits for one lack it

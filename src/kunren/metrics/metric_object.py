@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +18,24 @@ def is_metric_object(compute_metrics: Any) -> bool:
     return isinstance(compute_metrics, nn.Module) and all(
         callable(getattr(compute_metrics, name, None)) for name in ("update", "compute", "reset")
     )
+
+
+@contextmanager
+def unsynced(metric: Any) -> Iterator[None]:
+    """Inside, torchmetrics adds nothing of other processes to a state: each has been fed what all of them have."""
+    parts = [part for part in metric.modules() if hasattr(part, "distributed_available_fn")]
+    before = [part.distributed_available_fn for part in parts]
+    try:
+        for part in parts:
+            part.distributed_available_fn = _never
+        yield
+    finally:
+        for part, function in zip(parts, before, strict=True):
+            part.distributed_available_fn = function
+
+
+def _never() -> bool:
+    return False
 
 
 class MetricObject:
@@ -40,6 +59,7 @@ class MetricObject:
     def result(self, whole: WholeSet) -> dict[Any, Any]:
         if not self._fed:
             return {}
-        computed = self._metric.compute()
+        with unsynced(self._metric):
+            computed = self._metric.compute()
         # One metric gets the name that a MetricCollection would give it.
         return dict(computed) if isinstance(computed, Mapping) else {type(self._metric).__name__: computed}

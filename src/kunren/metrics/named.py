@@ -11,6 +11,7 @@ from typing import Any
 
 from kunren.metrics.answers import Answers, Reading
 from kunren.metrics.declaration import Request
+from kunren.metrics.metric_object import unsynced
 from kunren.metrics.names import NAMED, PERPLEXITY, request_for
 from kunren.metrics.outputs import BatchOutputs, WholeSet
 
@@ -73,8 +74,10 @@ class NamedMetrics:
 
     def _read(self, request: Request) -> float:
         metric = self._metrics.get(request.key)
-        with _warnings_logged():
-            return math.nan if metric is None else float(NAMED[request.metric].read(metric, request))
+        if metric is None:
+            return math.nan
+        with _warnings_logged(), unsynced(metric):
+            return float(NAMED[request.metric].read(metric, request))
 
     def _each(self, call: Callable[[Request], None]) -> None:
         """Call with each metric, and go on without those that fail."""

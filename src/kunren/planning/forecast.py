@@ -12,6 +12,7 @@ from torch.optim import SGD
 
 from kunren.base.host_memory import free_host_bytes
 from kunren.checkpoint.disk import free_bytes
+from kunren.data.batching.ranks import rows_together
 from kunren.data.loaders import batches_in, examples_in
 from kunren.data.wrappers.mixture import Mixture, MixtureBatches
 from kunren.optim.schedule import get_scheduler

@@ -98,7 +98,7 @@ class Seams:
     def is_asked_to_stop(self) -> bool:
         """Whether a signal or the clock has asked the training that is going on to stop."""
         requests = self._run.requests if self._run is not None else None
-        return requests is not None and requests.stop
+        return requests is not None and requests.is_asked_to_stop
 
     def log_in_training(self, logs: dict[str, Any], start_time: float | None = None) -> None:
         """`log`, for what the loop has measured since it logged last."""

@@ -163,6 +163,11 @@ def check_training(trainer: Any) -> None:
     if trainer.train_dataset is None and not name_is_overridden(trainer, DataSeams, "get_train_dataloader"):
         raise ValueError("Training needs data: pass train_dataset to the Trainer.")
     check_mixture(trainer.train_dataset, trainer.args)
+    if isinstance(trainer.train_dataset, Mapping) and trainer.engine.world_size > 1:
+        raise ValueError(
+            "train_dataset is a dict of several sets, which this version of kunren does not divide among "
+            f"{trainer.engine.world_size} processes: concatenate them, or train in one process."
+        )
     if not isinstance(trainer.train_dataset, Mapping):
         _check_kind(trainer.train_dataset)
     for name, dataset in _data_sets(trainer):

@@ -35,6 +35,12 @@ def rows_together(args: Any) -> int:
     return int(rows_of_rank(args, args.train_batch_size) * args.world_size)
 
 
+def batch_size_of(loader: Any) -> int | None:
+    """Rows in a batch of this process, where its loader tells."""
+    places = (loader, getattr(loader, "batch_sampler", None))
+    return next((size for place in places if (size := getattr(place, "batch_size", None))), None)
+
+
 class Spare(NamedTuple):
     """A batch for a process that no row is left for: it takes part in the exchange, and nothing of it counts."""
 

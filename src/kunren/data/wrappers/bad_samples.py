@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
 from kunren.base.random_state import mix, position_seed, seed_for_data
-from kunren.data.batching.ranks import PLAIN_BATCHES
+from kunren.data.batching.ranks import PLAIN_BATCHES, batch_size_of
 from kunren.data.columns import is_column_dataset
 from kunren.data.loaders import batches_in, examples_in, has_length, is_stream
 from kunren.data.samplers import EpochRandomSampler
@@ -279,7 +279,7 @@ class BadSamples:
         if limit is None:
             return
         examples, batches = examples_in(loader), batches_in(loader)
-        batch_size = next((one.batch_size for one in (loader, getattr(loader, "batch_sampler", None)) if getattr(one, "batch_size", 0)), 0)
+        batch_size = batch_size_of(loader)
         self._examples_per_batch = float(batch_size or (examples / batches if examples and batches else 1))
         if by_index:
             self.on_error = Substitute(_gives_every_row(loader))

@@ -240,11 +240,6 @@ def follow_sources(run: Any, counted: Callable[[Any], Any]) -> None:
 def check_mixture(sources: Any, args: Any) -> None:
     """TypeError or ValueError for what cannot be mixed; nothing to say of a single training set without weights."""
     weights = args.mixture_weights
-    if isinstance(sources, Mapping) and args.world_size > 1:
-        raise ValueError(
-            f"train_dataset is a dict of several sets, which this version of kunren does not divide among "
-            f"{args.world_size} processes: concatenate them, or train in one process."
-        )
     if not isinstance(sources, Mapping):
         if weights is not None:
             raise ValueError(

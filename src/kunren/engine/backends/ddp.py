@@ -134,8 +134,8 @@ def _check(args: Any) -> None:
     device, backend = args.device, args.ddp_backend
     if device.type == "cuda" and backend == "gloo":
         raise ValueError(
-            "ddp_backend='gloo' exchanges gradients between CPUs, and the model trains on GPUs: leave ddp_backend unset "
-            "(nccl), or set use_cpu=True."
+            "ddp_backend='gloo' exchanges gradients between CPUs, and the model trains on GPUs: leave it unset (nccl), "
+            "or set use_cpu=True."
         )
     if device.type == "cpu" and backend == "nccl":
         raise ValueError(
@@ -150,7 +150,7 @@ def _check(args: Any) -> None:
         )
     if not process_group_is_started() and not os.environ.get("MASTER_ADDR"):
         raise ValueError(
-            f"WORLD_SIZE says that there are {args.world_size} processes, and MASTER_ADDR does not say where they meet: "
+            f"WORLD_SIZE={args.world_size} processes are to train, and MASTER_ADDR does not say where they meet: "
             "start the script with torchrun, which sets both."
         )
     spread = args.accelerator_config
