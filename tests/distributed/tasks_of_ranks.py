@@ -50,8 +50,9 @@ class Stream(IterableDataset[Any]):
 class Tagger(nn.Module):
     """Its loss is the mean over its batch, or divides by the count that it is handed."""
 
-    def __init__(self, takes_count: bool = False) -> None:
+    def __init__(self, takes_count: bool = False, dropout: float = 0.0) -> None:
         super().__init__()
+        self.dropout = nn.Dropout(dropout)
         self.takes_count = takes_count
         generator = torch.Generator().manual_seed(5)
         self.embedding = nn.Embedding(TOKENS, 8)
@@ -63,7 +64,7 @@ class Tagger(nn.Module):
     def forward(
         self, input_ids: torch.Tensor, labels: torch.Tensor | None = None, num_items_in_batch: Any = None
     ) -> dict[str, torch.Tensor]:
-        logits = self.head(torch.tanh(self.embedding(input_ids)))
+        logits = self.head(self.dropout(torch.tanh(self.embedding(input_ids))))
         if labels is None:
             return {"logits": logits}
         total = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
@@ -77,6 +78,14 @@ class Noting(TrainerCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         self.logs.append(dict(logs))
+
+
+class Stopping(TrainerCallback):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        control.should_training_stop = control.should_save = state.global_step == self.step
 
 
 def arguments(folder: Path, **options: Any) -> TrainingArguments:
@@ -122,9 +131,11 @@ def trained(folder: Path, rows: int = 50, stream: bool = False, takes_count: boo
     if options.pop("empty_rank", False):  # the second half of each batch of eight, which the second process has
         options["train_sampling_strategy"] = "sequential"
         data.without_labels = {row for row in range(rows) if row % 8 >= 4 and row < 32}
+    if stop_at := options.pop("stop_at", None):
+        callbacks = [Stopping(stop_at), *callbacks]
     noting, function = Noting(), summed if options.pop("function", False) else None
     trainer = kind(
-        Tagger(takes_count),
+        Tagger(takes_count, options.pop("dropout", 0.0)),
         arguments(folder, **options),
         train_dataset=Stream(data) if stream else data,
         callbacks=[noting, *callbacks],
