@@ -14,6 +14,9 @@ from typing import Any
 
 import torch
 
+# torch._dynamo is what DistributedDataParallel imports: a second in each process.
+PRELOADED = ["torch._dynamo", "pytest", "kunren.trainer", "kunren.engine.backends.ddp", "kunren.loop.train"]
+
 
 @dataclass
 class Answer:
@@ -36,7 +39,7 @@ def run_ranks(function: Callable[..., Any], *arguments: Any, ranks: int = 2, tim
 
 def ask_ranks(function: Callable[..., Any], *arguments: Any, ranks: int = 2, timeout: float = 60) -> list[Answer]:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "kunren.trainer", "kunren.engine.backends.ddp", "kunren.loop.train"])
+    context.set_forkserver_preload(PRELOADED)
     told: Any = context.Queue()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

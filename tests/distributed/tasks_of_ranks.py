@@ -108,7 +108,9 @@ def arguments(folder: Path, **options: Any) -> TrainingArguments:
 
 
 class Reporting(Trainer):
-    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
         loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
         self.report(logit=outputs["logits"].mean())
         if torch.distributed.is_initialized() and torch.distributed.get_rank() == 1:

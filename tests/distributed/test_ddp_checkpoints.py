@@ -95,9 +95,7 @@ class Asking(TrainerCallback):
 
 
 def asked(folder: Path) -> tuple[int, list[int]]:
-    trainer = Trainer(
-        Tagger(), arguments(folder), train_dataset=Rows(50), eval_dataset=Rows(7), callbacks=[Asking()]
-    )
+    trainer = Trainer(Tagger(), arguments(folder), train_dataset=Rows(50), eval_dataset=Rows(7), callbacks=[Asking()])
     trainer.train()
     evaluated = [log["step"] for log in trainer.state.log_history if "eval_loss" in log]
     return trainer.state.global_step, evaluated
