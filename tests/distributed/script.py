@@ -1,4 +1,4 @@
-"""A user's script, the same in one process and under torchrun. Its arguments: the output folder, and what goes wrong."""
+"""A user's script, the same in one process and under torchrun. Arguments: the output folder, and what goes wrong."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset, Sampler, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
 
 from kunren.data.samplers import EpochBatches
 
@@ -40,23 +40,16 @@ def build_loader(
             "multiprocessing_context": args.dataloader_multiprocessing_context,
             "in_order": args.dataloader_in_order,
         }
-    ranks, drop_last = args.world_size, args.dataloader_drop_last and is_training
-    # A sampler with `ranks` gives one process's rows already.
-    is_divided = ranks == 1 or hasattr(sampler, "ranks")
-    if not is_divided:
-        from kunren.data.batching.ranks import RankBatches, RankCollator, RankRows, rows_of_rank
+    drop_last = args.dataloader_drop_last and is_training
+    if args.world_size > 1 and not hasattr(sampler, "ranks"):  # those that have it give one process's rows already
+        from kunren.data.batching.ranks import divided
 
-        batch_size = rows_of_rank(args, batch_size)
-        if is_stream(dataset):
-            dataset = RankRows(dataset, batch_size, drop_last, ranks, args.process_index)
-            collator = RankCollator(collator, args.process_index)
-        else:
-            if sampler is None:
-                sampler = SequentialSampler(dataset)
-            options["batch_sampler"] = RankBatches(sampler, batch_size, drop_last, ranks, args.process_index)
-    if isinstance(sampler, EpochBatches):
+        dataset, collator, batch_size, sampler = divided(
+            args, dataset, collator, batch_size, sampler, drop_last, is_stream(dataset)
+        )
+    if isinstance(sampler, (EpochBatches, BatchSampler)):
         options["batch_sampler"] = sampler
-    elif "batch_sampler" not in options:
+    else:
         options |= {"batch_size": batch_size, "drop_last": drop_last}
         if not is_stream(dataset):
             options["sampler"] = sampler

@@ -23,7 +23,7 @@ from torch.utils.data import (
 )
 
 from kunren.base.random_state import DataRandomness, capture, mix, restore, seed_for_data
-from kunren.data.batching.ranks import PLAIN_BATCHES, RankBatches, Spare
+from kunren.data.batching.ranks import PLAIN_BATCHES, Processes, RankBatches, Spare
 from kunren.data.loader_state import generators_of, stateful_stream_of
 from kunren.data.readers.in_process import read_in_process
 from kunren.data.samplers import EpochOrder, set_epoch
@@ -71,11 +71,11 @@ class BatchReader:
     """Iterates a loader's batches epoch by epoch, from any batch on."""
 
     def __init__(
-        self, loader: Any, seed: int, bad_sample_limit: float | None = None, ranks: int = 1, rank: int = 0
+        self, loader: Any, seed: int, bad_sample_limit: float | None = None, processes: Processes | None = None
     ) -> None:
         self.loader = loader
         self.seed = seed
-        self.ranks, self.rank = ranks, rank
+        self.ranks, self.rank = (1, 0) if processes is None else (processes.world_size, processes.process_index)
         self.spare: Any = None  # the batch that was given last, if no row of it is this process's
         self._randomness = DataRandomness()
         self._workers: Workers | None = None

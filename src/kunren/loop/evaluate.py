@@ -29,7 +29,7 @@ from kunren.loop.reports import Reports, apart
 from kunren.loop.requests import EvaluationInterrupted
 from kunren.losses.counting import counted_labels
 from kunren.metrics.collected import Collected, padding_for
-from kunren.metrics.exchange import Alone, Answered, Exchange
+from kunren.metrics.exchange import Alone, Answered, Exchange, take_batch
 from kunren.metrics.joined import RowStructures
 from kunren.metrics.metric_set import MetricSet
 from kunren.metrics.outputs import BatchOutputs, WholeSet
@@ -82,7 +82,7 @@ def evaluation_loop(
     collected = Collected(examples_in(loader), padding_for(base, do.processing_class), not args.eval_do_concat_batches)
     loss_alone = loss_only and (args.prediction_loss_only or not metrics.needs_logits)
     engine, keeps = do.engine, not loss_only and not metrics.is_by_batch
-    take = partial(_take, metrics=metrics, collected=collected, keeps=keeps)
+    take = partial(take_batch, metrics=metrics, collected=collected, keeps=keeps)
     exchange = Alone(take) if engine.world_size == 1 else Exchange(engine, loader, metrics.needs_logits, take)
 
     def predict(part: Any, is_last: bool) -> None:
@@ -149,26 +149,10 @@ def _one_batch(
         prepare, predictions = do.preprocess_logits_for_metrics, logits
         if logits is not None and prepare is not None:
             predictions = prepare(logits, labels)  # whatever that returns is taken as it is
-        # Several processes exchange what they keep when each has its batch.
-        gathered = do.gather_function if do.engine.world_size == 1 else _as_it_is
-        outputs.predictions = gathered(predictions)
-        outputs.label_ids = _label_rows(gathered(labels), rows)
+        if do.engine.world_size == 1:  # several exchange what they keep when each has its batch
+            predictions, labels = do.gather_function(predictions), do.gather_function(labels)
+        outputs.predictions, outputs.label_ids = predictions, _label_rows(labels, rows)
     return Answered(rows, mean, counted, outputs, inputs)
-
-
-def _as_it_is(data: Any) -> Any:
-    return data
-
-
-def _take(answered: Answered, metrics: MetricSet, collected: Collected, keeps: bool) -> None:
-    """Keep what is to be kept. When this returns, no logits of the batch are left on the device."""
-    rows, outputs = answered.rows, answered.outputs
-    collected.rows += rows  # nothing up to here is kept where memory has run out
-    if answered.mean is not None:
-        collected.losses.append((answered.mean, answered.counted, rows))
-    metrics.update(outputs)
-    if keeps:
-        collected.keep(rows, outputs.predictions, outputs.label_ids, answered.inputs)
 
 
 def _unwrapped(parts: Any) -> Any:

@@ -107,19 +107,6 @@ class LossMeter:
         self.reports.load_state_dict(state.get("reports", {}))
 
 
-def meter_of_process(saved: list[dict[str, Any]], ranks: int, rank: int) -> dict[str, Any]:
-    """The sums that a process goes on with: its own, or, in a run of another number of processes, a part of all."""
-    if len(saved) == ranks:
-        return saved[rank]
-    total = sum(_number(one["sum"]) for one in saved)
-    reports: dict[str, list[float]] = {}
-    for one in saved if rank == 0 else ():  # these are added up over the processes: one has them all
-        for name, (value, weight) in one.get("reports", {}).items():
-            before = reports.get(name, (0.0, 0.0))
-            reports[name] = [before[0] + _number(value), before[1] + _number(weight)]
-    return {**saved[0], "sum": total / len(saved), "reports": reports}
-
-
 def _number(saved: float | None) -> float:
     return math.nan if saved is None else saved  # JSON has no NaN
 

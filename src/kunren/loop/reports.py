@@ -88,12 +88,12 @@ class Reports:
 
     def take(self, engine: Backend | None = None) -> dict[str, float]:
         """The means since the last call, over all processes. This is where the host waits for the device."""
-        all_sums: list[dict[str, list[Any]]] = [self._sums]
-        if engine is not None and engine.world_size > 1:  # each may have reported other names
-            all_sums = engine.gather_objects(self.state_dict())
         means: dict[str, float] = {}
-        for name in {name: None for sums in all_sums for name in sums}:
-            total, weight = (sum(sums[name][place] for sums in all_sums if name in sums) for place in (0, 1))
+        if engine is not None and engine.world_size > 1:
+            from kunren.loop.guards.together import sums_of_all
+
+            self._sums = sums_of_all(engine, self._sums)
+        for name, (total, weight) in self._sums.items():
             means[name] = float(total / weight) if float(weight) else float("nan")
         self._sums.clear()
         return means

@@ -103,6 +103,13 @@ class Run:
         batches = self.reader.read(epoch, done, rows_before)
         yield from windows(batches, self.get_batches, self.plan.accumulation_steps, done)
 
+    def agree(self) -> None:
+        """Of several processes: all do what one has been asked to do."""
+        if self.engine.world_size > 1:
+            from kunren.loop.guards.together import agree
+
+            agree(self)
+
     def advance(self, window: Window) -> None:
         """Count the optimizer step that used `window` up."""
         self.cursor = replace(self.cursor, batches_done=window.batches_done)

@@ -6,8 +6,6 @@ import logging
 import math
 from collections.abc import Iterator
 
-import torch
-
 from kunren.data.windows import Window
 from kunren.loop.guards.out_of_memory import training_step_in_pieces, within_memory
 from kunren.loop.reports import loss_alone
@@ -18,7 +16,6 @@ from kunren.loop.stage import BETWEEN_STEPS, IN_UPDATE, IN_WINDOW
 logger = logging.getLogger(__name__)
 
 MICRO_BATCH_HOOKS = ("on_batch_fetched", "on_before_backward", "on_after_backward")
-FLAGS = ("should_training_stop", "should_epoch_stop", "should_save", "should_evaluate", "should_log")
 
 
 def training_steps(run: Run, do: TrainHooks) -> Iterator[int]:
@@ -115,8 +112,7 @@ def end_epoch(run: Run, do: TrainHooks, exhausted: bool) -> None:
     do.account.mark("callbacks")
     if run.requests is not None and run.requests.stop and not run.cursor.epoch_ended:
         return  # asked to stop in mid-epoch: what belongs to its end happens when the resumed run gets there
-    if run.engine.world_size > 1:
-        agree(run)
+    run.agree()
     settle(run, do)
 
 
@@ -140,21 +136,7 @@ def obey(run: Run) -> None:
     """Set the control flags for what signals, a file or the clock have asked for."""
     if run.requests is not None:
         run.requests.obey(run.control)
-    if run.engine.world_size > 1:
-        agree(run)
-
-
-def agree(run: Run) -> None:
-    """What a callback, a signal or the clock has asked of one process, all do."""
-    control, requests = run.control, run.requests
-    told = [vars(control)[name] for name in FLAGS] + [requests is not None and requests.stop]
-    *flags, stop = run.engine.sum(torch.tensor(told, dtype=torch.int32)).tolist()
-    for name, flag in zip(FLAGS, flags, strict=True):
-        setattr(control, name, flag > 0)
-    if requests is not None:
-        requests.stop = stop > 0
-        if control.should_save:
-            requests.note_save()
+    run.agree()
 
 
 def settle(run: Run, do: TrainHooks) -> None:
@@ -173,8 +155,8 @@ def settle(run: Run, do: TrainHooks) -> None:
             run.fire("on_save")
         account.mark("checkpoint")
         control.should_save = False
-    if has_work and run.engine.world_size > 1:
-        agree(run)  # callbacks have seen it
+    if has_work:
+        run.agree()  # callbacks have seen it
 
 
 def log(run: Run, do: TrainHooks) -> None:

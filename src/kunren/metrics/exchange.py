@@ -10,6 +10,8 @@ import torch
 
 from kunren.base.nested import map_tensors
 from kunren.data.batching.ranks import RankRows, Spare
+from kunren.metrics.collected import Collected
+from kunren.metrics.metric_set import MetricSet
 from kunren.metrics.outputs import BatchOutputs
 
 
@@ -31,6 +33,17 @@ class Processes(Protocol):
     world_size: int
 
     def gather_objects(self, value: Any, /) -> list[Any]: ...
+
+
+def take_batch(answered: Answered, metrics: MetricSet, collected: Collected, keeps: bool) -> None:
+    """Keep what is to be kept. When this returns, no logits of the batch are left on the device."""
+    rows, outputs = answered.rows, answered.outputs
+    collected.rows += rows  # nothing up to here is kept where memory has run out
+    if answered.mean is not None:
+        collected.losses.append((answered.mean, answered.counted, rows))
+    metrics.update(outputs)
+    if keeps:
+        collected.keep(rows, outputs.predictions, outputs.label_ids, answered.inputs)
 
 
 Take = Callable[[Answered], None]

@@ -150,7 +150,11 @@ class DataSeams(Seams):
         for batch in batches[1:]:
             count = count + self.counted(batch)
         if self.engine.world_size > 1:
-            batches, count = self._together(batches, float(count))
+            from kunren.loop.guards.together import window_of_all
+
+            batches, of_all = window_of_all(self.engine, batches, float(count))
+            self.window_is_empty = of_all == 0
+            count = of_all if self.args.average_tokens_across_devices else count
             if not batches:
                 return batches, None
         else:
@@ -164,13 +168,6 @@ class DataSeams(Seams):
         if self._run is not None and batch is self._run.reader.spare and self.engine.world_size > 1:
             return 0.0
         return counted_labels(batch, self.shifts_labels, self.label_names, self.ignored_label)
-
-    def _together(self, batches: list[Any], count: float) -> tuple[list[Any], float]:
-        """The window of this process, and the count that its loss is divided by: nothing once one has no batch left."""
-        told = torch.tensor([count, float(not batches)], dtype=torch.float64)
-        total, without = self.engine.sum(told).tolist()
-        self.window_is_empty = total == 0
-        return ([] if without else batches), (total if self.args.average_tokens_across_devices else count)
 
     def _get_batches(self, epoch_iterator: Iterator[Any], num_batches: int) -> tuple[list[Any], Any, bool]:
         """`get_batch_samples` for the loop, noting what the window really holds."""

@@ -21,7 +21,8 @@ from kunren.data.reader import BatchReader
 from kunren.data.wrappers.bad_samples import limit_of
 from kunren.data.wrappers.mixture import follow_sources
 from kunren.loop.guards import guard_for
-from kunren.loop.meter import LossMeter, meter_of_process, speed_metrics
+from kunren.loop.guards.together import meter_of_process
+from kunren.loop.meter import LossMeter, speed_metrics
 from kunren.loop.requests import Requests
 from kunren.loop.run import Run
 from kunren.losses.counting import counted_labels
@@ -69,9 +70,7 @@ def prepare_run(trainer: Trainer, resume_from_checkpoint: str | bool | None) -> 
         state=trainer.state,
         control=trainer.control,
         meter=LossMeter(trainer.engine.device, args.logging_nan_inf_filter),
-        reader=BatchReader(
-            loader, trainer.data_seed, limit_of(args), trainer.engine.world_size, trainer.engine.process_index
-        ),
+        reader=BatchReader(loader, trainer.data_seed, limit_of(args), trainer.engine),
         get_batches=trainer._get_batches,
         fire=trainer.fire,
         handles_any=trainer.callback_handler.handles_any,
@@ -213,8 +212,7 @@ def _resume(trainer: Trainer, run: Run, checkpoint: Path) -> None:
         run.reader.load_state_dict(parts.load_data_state(checkpoint))
     cursor = parts.load_cursor(checkpoint)
     if cursor is not None:
-        meters = [cursor["meter"], *cursor.get("meters_of_others", [])]
-        run.meter.load_state_dict(meter_of_process(meters, run.engine.world_size, run.engine.process_index))
+        run.meter.load_state_dict(meter_of_process(cursor, run.engine.world_size, run.engine.process_index))
         run.known_batches_per_epoch = cursor["known_batches_per_epoch"]
         run.learning_rate = cursor["learning_rate"]
         run.evaluation_due = cursor["evaluation_due"]

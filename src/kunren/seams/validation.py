@@ -21,7 +21,7 @@ from kunren.arguments import TrainingArguments
 from kunren.arguments.later import refuse_what_comes_later
 from kunren.base.names import did_you_mean
 from kunren.data.loaders import has_length
-from kunren.data.wrappers.mixture import check_mixture
+from kunren.data.wrappers.mixture import check_mixture, refuse_several_sets
 from kunren.metrics.metric_object import is_metric_object
 from kunren.optim.groups.divide import refuse_given_optimizer
 from kunren.seams.data import DataSeams
@@ -163,11 +163,8 @@ def check_training(trainer: Any) -> None:
     if trainer.train_dataset is None and not name_is_overridden(trainer, DataSeams, "get_train_dataloader"):
         raise ValueError("Training needs data: pass train_dataset to the Trainer.")
     check_mixture(trainer.train_dataset, trainer.args)
-    if isinstance(trainer.train_dataset, Mapping) and trainer.engine.world_size > 1:
-        raise ValueError(
-            "train_dataset is a dict of several sets, which this version of kunren does not divide among "
-            f"{trainer.engine.world_size} processes: concatenate them, or train in one process."
-        )
+    if isinstance(trainer.train_dataset, Mapping):
+        refuse_several_sets(trainer.engine.world_size)
     if not isinstance(trainer.train_dataset, Mapping):
         _check_kind(trainer.train_dataset)
     for name, dataset in _data_sets(trainer):

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple, TypeVar, final
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, final
 
 import torch
-from torch.utils.data import BatchSampler, IterableDataset, Sampler
+from torch.utils.data import BatchSampler, IterableDataset, Sampler, SequentialSampler
 
 from kunren.base.random_state import mix, position_seed, seed_for_data
 
 Row = TypeVar("Row")
+
+
+class Processes(Protocol):
+    """Those of a run; every backend is one."""
+
+    process_index: int
+    world_size: int
 
 
 def share(rows: torch.Tensor, ranks: int, rank: int) -> torch.Tensor:
@@ -152,3 +159,21 @@ class RankCollator:
         if type(rows[0]) is _SpareRow:
             return Spare(self.collate([rows[0].row]))
         return self.collate(rows)
+
+
+def divided(
+    args: Any,
+    dataset: Any,
+    collate: Callable[[list[Any]], Any],
+    batch_size: int,
+    sampler: Sampler[Any] | None,
+    drop_last: bool,
+    is_stream: bool,
+) -> tuple[Any, Callable[[list[Any]], Any], int, Sampler[Any] | None]:
+    """The data set, the collator, the batch size and the sampler that give one process its part."""
+    ranks, rank = args.world_size, args.process_index
+    own = rows_of_rank(args, batch_size)
+    if is_stream:
+        return RankRows(dataset, own, drop_last, ranks, rank), RankCollator(collate, rank), own, None
+    rows = sampler if sampler is not None else SequentialSampler(dataset)
+    return dataset, collate, own, RankBatches(rows, own, drop_last, ranks, rank)

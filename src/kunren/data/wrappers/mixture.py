@@ -237,6 +237,15 @@ def follow_sources(run: Any, counted: Callable[[Any], Any]) -> None:
         run.get_batches = SourcesOfWindows(run, sampler, run.meter.by_source, counted)
 
 
+def refuse_several_sets(ranks: int) -> None:
+    """ValueError for several training sets in several processes."""
+    if ranks > 1:
+        raise ValueError(
+            "train_dataset is a dict of several sets, which this version of kunren does not divide among "
+            f"{ranks} processes: concatenate them, or train in one process."
+        )
+
+
 def check_mixture(sources: Any, args: Any) -> None:
     """TypeError or ValueError for what cannot be mixed; nothing to say of a single training set without weights."""
     weights = args.mixture_weights

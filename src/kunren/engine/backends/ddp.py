@@ -21,9 +21,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from kunren.arguments.dataloading import ORDERS_BY_LENGTH
 from kunren.base.environment import process_group_is_started, start_process_group, visible_device_count
 from kunren.base.nested import map_tensors
 from kunren.base.random_state import mix, set_seed
+from kunren.data.batching.choose import order_by
 from kunren.engine.backends.plain import PlainBackend
 
 logger = logging.getLogger(__name__)
@@ -160,6 +162,11 @@ def _check(args: Any) -> None:
             "part, of streams as well. Leave it unset."
         )
     if getattr(spread, "split_batches", False):
+        if order_by(args) in ORDERS_BY_LENGTH:
+            raise ValueError(
+                f"accelerator_config: split_batches=True divides batches as they come, and {order_by(args)!r} makes "
+                "them for each process: leave it unset, with a per_device_train_batch_size that is so much smaller."
+            )
         for name in ("train_batch_size", "eval_batch_size"):
             if getattr(args, name) % args.world_size:
                 raise ValueError(

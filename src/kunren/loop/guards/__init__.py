@@ -1,4 +1,5 @@
-"""What becomes of a run when memory runs out, a number is not finite, or an error ends it; each readable alone."""
+"""What becomes of a run when memory runs out, a number is not finite, an error ends it, or it is of several processes;
+each readable alone."""
 
 from __future__ import annotations
 

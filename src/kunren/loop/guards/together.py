@@ -1,0 +1,60 @@
+"""What several processes do as one: decide, count the labels of a window, add up what each has noted."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+_FLAGS = ("should_training_stop", "should_epoch_stop", "should_save", "should_evaluate", "should_log")
+
+
+def agree(run: Any) -> None:
+    """What a callback, a signal or the clock has asked of one process, all do."""
+    control, requests = run.control, run.requests
+    told = [vars(control)[name] for name in _FLAGS] + [requests is not None and requests.stop]
+    *flags, stop = run.engine.sum(torch.tensor(told, dtype=torch.int32)).tolist()
+    for name, flag in zip(_FLAGS, flags, strict=True):
+        setattr(control, name, flag > 0)
+    if requests is not None:
+        requests.stop = stop > 0
+        if control.should_save:
+            requests.note_save()
+
+
+def window_of_all(engine: Any, batches: list[Any], count: float) -> tuple[list[Any], float]:
+    """A window of this process, and the labels in those of all: no batch once one of them has none left."""
+    told = torch.tensor([count, float(not batches)], dtype=torch.float64)
+    total, without = engine.sum(told).tolist()
+    return [] if without else batches, total
+
+
+def sums_of_all(engine: Any, sums: dict[str, list[Any]]) -> dict[str, list[float]]:
+    """[sum of values, sum of weights] by name; each process may have noted other names."""
+    total: dict[str, list[float]] = {}
+    for of_process in engine.gather_objects({name: [float(one) for one in pair] for name, pair in sums.items()}):
+        _add(total, of_process)
+    return total
+
+
+def meter_of_process(cursor: dict[str, Any], ranks: int, rank: int) -> dict[str, Any]:
+    """The sums that a process goes on with: its own, or, in a run of another number of processes, a part of all."""
+    saved = [cursor["meter"], *cursor.get("meters_of_others", [])]
+    if len(saved) == ranks:
+        meter: dict[str, Any] = saved[rank]
+        return meter
+    mean = sum(_number(one["sum"]) for one in saved) / len(saved)
+    reports: dict[str, list[float]] = {}
+    for one in saved if rank == 0 else ():  # these are added up over the processes: one has them all
+        _add(reports, one.get("reports", {}))
+    return {**saved[0], "sum": mean, "reports": reports}
+
+
+def _add(total: dict[str, list[float]], sums: dict[str, list[float | None]]) -> None:
+    for name, pair in sums.items():
+        total[name] = [before + _number(one) for before, one in zip(total.get(name, (0.0, 0.0)), pair, strict=True)]
+
+
+def _number(saved: float | None) -> float:
+    return math.nan if saved is None else saved  # JSON has no NaN
