@@ -34,6 +34,12 @@ CASES: list[dict[str, Any]] = [
     {"rows": 50, "empty_rank": True, "takes_count": True, "gradient_accumulation_steps": 2},
     {"rows": 50, "empty_rank": True, "function": True},
     {"include_num_input_tokens_seen": "all"},
+    {"accelerator_config": {"split_batches": True}, "per_device_train_batch_size": 8, "per_device_eval_batch_size": 4},
+    {"batching": "grouped", "rows": 33},
+    {"average_tokens_across_devices": False, "ragged": False},
+    {"ddp_find_unused_parameters": False, "ddp_static_graph": True, "ddp_broadcast_buffers": False},
+    {"nonfinite": "skip"},
+    {"bad_sample_policy": "skip"},
 ]
 
 

@@ -23,6 +23,8 @@ def args(**settings: Any) -> Any:
         "max_grad_norm": 1.0,
         "train_batch_size": 8,
         "per_device_train_batch_size": 8,
+        "world_size": 1,
+        "accelerator_config": None,
         "dataloader_drop_last": False,
         "eval_on_start": False,
         "get_warmup_steps": lambda steps: steps // 10,

@@ -21,7 +21,7 @@ from kunren.data.reader import BatchReader
 from kunren.data.wrappers.bad_samples import limit_of
 from kunren.data.wrappers.mixture import follow_sources
 from kunren.loop.guards import guard_for
-from kunren.loop.guards.together import meter_of_process
+from kunren.loop.guards.together import batches_of_all, meter_of_process
 from kunren.loop.meter import LossMeter, speed_metrics
 from kunren.loop.requests import Requests
 from kunren.loop.run import Run
@@ -151,6 +151,8 @@ def _resume_request(resume: Any) -> str | os.PathLike[str] | bool | None:
 def _plan_for(trainer: Trainer, loader: object, checkpoint: Path | None) -> Plan:
     args, batches, examples = trainer.args, batches_in(loader), examples_in(loader)
     start, steps_of_other_size = Cursor(), None
+    if trainer.engine.world_size > 1:
+        batches = batches_of_all(trainer.engine, loader, batches)
     if checkpoint is not None:
         state = parts.load_trainer_state(checkpoint)
         start, changed = read_cursor(checkpoint, state, batches, examples, args)

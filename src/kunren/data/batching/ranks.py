@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, final
 
 import torch
-from torch.utils.data import BatchSampler, IterableDataset, Sampler, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler, SequentialSampler
 
 from kunren.base.random_state import mix, position_seed, seed_for_data
+
+logger = logging.getLogger(__name__)
 
 Row = TypeVar("Row")
 
@@ -106,6 +109,23 @@ class RankBatches(BatchSampler):
 
 # Batch samplers that batch the rows of a sampler as they come.
 PLAIN_BATCHES: Final = (BatchSampler, RankBatches)
+
+
+def warn_if_undivided(loader: Any) -> None:
+    """A loader of the user's own may well give every process the same rows, and nothing would look wrong."""
+    sampler = getattr(loader, "batch_sampler", None)
+    if (
+        type(loader) is not DataLoader
+        or type(sampler) is not BatchSampler
+        or isinstance(loader.dataset, IterableDataset)
+    ):
+        return  # divided by kunren, or by somebody else: a stream, or a batch sampler, may know of processes
+    if not any(hasattr(sampler.sampler, name) for name in ("ranks", "num_replicas")):
+        logger.warning(
+            "The training loader is a DataLoader of your own whose sampler knows nothing of several processes: unless "
+            "its data set is this process's part, all train on the same rows. Give it a DistributedSampler, or "
+            "override _get_train_sampler instead of get_train_dataloader, and its order is divided among them."
+        )
 
 
 @final

@@ -226,7 +226,7 @@ def describe(run: Any, do: Any, window: Any) -> str:
     named = ", ".join(map(str, rows[:_ROWS_NAMED])) + (", ..." if len(rows) > _ROWS_NAMED else "")
     where = f"batches {first + 1} to {window.batches_done}" if len(window.batches) > 1 else f"batch {first + 1}"
     where += f" of epoch {run.cursor.epoch + 1}" + (f", examples {named}" if rows else "")
-    for name, parameter in run.model.named_parameters():
+    for name, parameter in run.engine.bare(run.model).named_parameters():
         if not bool(torch.isfinite(parameter).all()):
             return f"The weight {name} was not finite before {where}."
     for batch in window.batches:
@@ -249,10 +249,11 @@ def first_module_not_finite(run: Any, do: Any, batch: Any) -> str | None:
 
         return hook
 
-    hooks = [module.register_forward_hook(look(name)) for name, module in run.model.named_modules()]
+    model = run.engine.bare(run.model)
+    hooks = [module.register_forward_hook(look(name)) for name, module in model.named_modules()]
     try:
         with preserved(), torch.no_grad(), do.silenced(), do.compute_loss_context_manager():
-            do.compute_loss(run.model, do._prepare_inputs(batch), num_items_in_batch=batch_size_of(batch))
+            do.compute_loss(model, do._prepare_inputs(batch), num_items_in_batch=batch_size_of(batch))
     except Exception:
         logger.debug("The batch could not be computed once more.", exc_info=True)
     finally:

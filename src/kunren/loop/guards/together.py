@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import Any
 
 import torch
+
+from kunren.data.batching.ranks import warn_if_undivided
+
+logger = logging.getLogger(__name__)
 
 _FLAGS = ("should_training_stop", "should_epoch_stop", "should_save", "should_evaluate", "should_log")
 
@@ -21,6 +26,20 @@ def agree(run: Any) -> None:
         requests.stop = stop > 0
         if control.should_save:
             requests.note_save()
+
+
+def batches_of_all(engine: Any, loader: Any, batches: int | None) -> int | None:
+    """The batches that each process's loader has: as many as the shortest has, where they differ."""
+    found = engine.gather_objects(batches)
+    warn_if_undivided(loader)
+    if len(set(found)) == 1:
+        return batches
+    if None in found:
+        raise ValueError(
+            f"The training loaders of the processes have {found} batches: give all of them a length, or none."
+        )
+    logger.warning("The training loaders of the processes have %s batches: a pass ends with the shortest.", found)
+    return int(min(found))
 
 
 def window_of_all(engine: Any, batches: list[Any], count: float) -> tuple[list[Any], float]:
