@@ -99,9 +99,8 @@ def evaluation_loop(
             following = next(batches, None)
             is_last = following is None
             fitting.predict(predict, exchange.begin(batch, is_last), is_last, lambda: collected.rows + exchange.pieces)
-            stops = exchange.end(is_last, do.is_asked_to_stop())
             do.fire("on_prediction_step", metric_key_prefix=metric_key_prefix)
-            if stops:
+            if exchange.end(is_last, do.is_asked_to_stop()):
                 raise EvaluationInterrupted
             batch = following
 
