@@ -67,7 +67,7 @@ def test_other_numbers_of_processes_go_on_with_the_same_samples(tmp_path: Path) 
 
 
 class Signalled(TrainerCallback):
-    """SIGTERM for the second process alone, in its third step."""
+    """SIGTERM for the second process alone, in its third step: all have set out on it, and know of it in the next."""
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step == 2 and torch.distributed.get_rank() == 1:
@@ -79,9 +79,9 @@ def signalled(folder: Path) -> int:
 
 
 def test_sigterm_to_one_ends_all_with_one_checkpoint(tmp_path: Path) -> None:
-    assert run_ranks(signalled, tmp_path) == [3, 3]
-    assert [path.name for path in tmp_path.glob("*checkpoint-*")] == ["checkpoint-3"]
-    assert verify(tmp_path / "checkpoint-3", digests=True) == []
+    assert run_ranks(signalled, tmp_path) == [4, 4]
+    assert [path.name for path in tmp_path.glob("*checkpoint-*")] == ["checkpoint-4"]
+    assert verify(tmp_path / "checkpoint-4", digests=True) == []
 
 
 class Asking(TrainerCallback):

@@ -34,6 +34,7 @@ class Requests:
         self.is_asked_to_stop = False  # from now on
         self.stop = False  # obeyed: by all processes
         self._save = False
+        self._of_all: tuple[bool, bool] | None = None  # what one of several processes has been asked for
         self._file = folder / SAVE_NOW_NAME
         self._save_seconds = None if save_minutes is None else save_minutes * 60
         self._max_seconds = None if max_minutes is None else max_minutes * 60
@@ -78,17 +79,27 @@ class Requests:
         now = time.monotonic()
         self._longest_step_seconds = max(self._longest_step_seconds, now - self._last_step)
         self._last_step = now
-        if now >= self._next_look:
-            self._next_look = now + _LOOK_EVERY_SECONDS
-            self._look_at_file()
-            self._look_at_clock(now)
-        self.stop = self.stop or self.is_asked_to_stop
-        if self._save or self.stop:
+        save, stop = self.asked() if self._of_all is None else self._of_all
+        self.stop = self.stop or stop
+        if save or self.stop:
             control.should_save = True
         if self.stop:
             control.should_training_stop = True
         if control.should_save:
             self.note_save()
+
+    def asked(self) -> tuple[bool, bool]:
+        """Whether this process has been asked to save, and to stop."""
+        now = time.monotonic()
+        if now >= self._next_look:
+            self._next_look = now + _LOOK_EVERY_SECONDS
+            self._look_at_file()
+            self._look_at_clock(now)
+        return self._save, self.is_asked_to_stop
+
+    def obey_for_all(self, save: bool, stop: bool) -> None:
+        """One of the processes has been asked: all obey after the step that begins."""
+        self._of_all = (save, stop)
 
     def note_save(self) -> None:
         """A checkpoint is about to be saved, whoever has asked for it."""

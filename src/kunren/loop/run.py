@@ -83,6 +83,7 @@ class Run:
     cursor: Cursor = field(default_factory=Cursor)
     before_first_batch: Callable[[], None] | None = None  # of a resumed run: puts the random numbers back
     pieces: int = 1  # that each micro-batch is computed in, since memory ran out
+    may_disagree: bool = False  # whether code that is not kunren's may ask one of several processes for something
     guard: NonFiniteGuard | None = None  # of the gradients
     requests: Requests | None = None  # signals, files and clocks that ask for a save or a stop
     evaluation_due: bool = False  # one was broken off by a request to stop
@@ -105,7 +106,7 @@ class Run:
 
     def agree(self) -> None:
         """Of several processes: all do what one has been asked to do."""
-        if self.engine.world_size > 1:
+        if self.may_disagree:
             from kunren.loop.guards.together import agree
 
             agree(self)

@@ -26,6 +26,7 @@ class DataSeams(Seams):
     _counts_work: bool
     _counts_tokens: bool
     _hands_out_count: bool
+    _window_is_of_all: bool  # whether the labels of all processes have been counted
     _operations_per_token: int
 
     def get_train_dataloader(self) -> Any:
@@ -152,7 +153,8 @@ class DataSeams(Seams):
         if self.engine.world_size > 1:
             from kunren.loop.guards.together import window_of_all
 
-            batches, of_all = window_of_all(self.engine, batches, float(count))
+            batches, of_all = window_of_all(self._run, batches, float(count))
+            self._window_is_of_all = True
             self.window_is_empty = of_all == 0
             count = of_all if self.args.average_tokens_across_devices else count
             if not batches:
@@ -172,7 +174,12 @@ class DataSeams(Seams):
     def _get_batches(self, epoch_iterator: Iterator[Any], num_batches: int) -> tuple[list[Any], Any, bool]:
         """`get_batch_samples` for the loop, noting what the window really holds."""
         self.window_is_empty = False
+        self._window_is_of_all = self.engine.world_size == 1
         batches, num_items = self.get_batch_samples(epoch_iterator, num_batches, self.engine.device)
+        if not self._window_is_of_all:  # an override has counted
+            from kunren.loop.guards.together import window_of_all
+
+            batches, _ = window_of_all(self._run, batches, 0.0)
         self.current_gradient_accumulation_steps = len(batches)
         if self._counts_work:
             self._count_work(batches)

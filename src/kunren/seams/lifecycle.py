@@ -21,11 +21,10 @@ from kunren.data.reader import BatchReader
 from kunren.data.wrappers.bad_samples import limit_of
 from kunren.data.wrappers.mixture import follow_sources
 from kunren.loop.guards import guard_for
-from kunren.loop.guards.together import batches_of_all, meter_of_process
+from kunren.loop.guards.together import batches_of_all, may_disagree, meter_of_process
 from kunren.loop.meter import LossMeter, speed_metrics
 from kunren.loop.requests import Requests
 from kunren.loop.run import Run
-from kunren.losses.counting import counted_labels
 from kunren.model import features
 from kunren.optim.schedule import waits_for_metric
 from kunren.plan import Cursor, Plan, make_plan
@@ -80,10 +79,10 @@ def prepare_run(trainer: Trainer, resume_from_checkpoint: str | bool | None) -> 
         cursor=plan.start,
         guard=guard_for(args, trainer.state.logging_steps),
     )
+    run.may_disagree = trainer.engine.world_size > 1 and may_disagree(trainer)
     trainer.reports = run.meter.reports
-    counting = (trainer.shifts_labels, trainer.label_names, trainer.ignored_label)
     run.meter.leaves_out_non_finite = args.nonfinite in ("skip", "rollback")
-    follow_sources(run, lambda batch: counted_labels(batch, *counting))
+    follow_sources(run, trainer.counted)
     if checkpoint is not None:
         _resume(trainer, run, checkpoint)
     if saves:

@@ -16,16 +16,13 @@ _FLAGS = ("should_training_stop", "should_epoch_stop", "should_save", "should_ev
 
 
 def agree(run: Any) -> None:
-    """What a callback, a signal or the clock has asked of one process, all do."""
-    control, requests = run.control, run.requests
-    told = [vars(control)[name] for name in _FLAGS] + [requests is not None and requests.stop]
-    *flags, stop = run.engine.sum(torch.tensor(told, dtype=torch.int32)).tolist()
+    """What a callback has asked of one process, all do."""
+    control = run.control
+    flags = run.engine.sum(torch.tensor([vars(control)[name] for name in _FLAGS], dtype=torch.int32)).tolist()
     for name, flag in zip(_FLAGS, flags, strict=True):
         setattr(control, name, flag > 0)
-    if requests is not None:
-        requests.stop = stop > 0
-        if control.should_save:
-            requests.note_save()
+    if control.should_save and run.requests is not None:
+        run.requests.note_save()
 
 
 def batches_of_all(engine: Any, loader: Any, batches: int | None) -> int | None:
@@ -42,11 +39,24 @@ def batches_of_all(engine: Any, loader: Any, batches: int | None) -> int | None:
     return int(min(found))
 
 
-def window_of_all(engine: Any, batches: list[Any], count: float) -> tuple[list[Any], float]:
-    """A window of this process, and the labels in those of all: no batch once one of them has none left."""
-    told = torch.tensor([count, float(not batches)], dtype=torch.float64)
-    total, without = engine.sum(told).tolist()
+def window_of_all(run: Any, batches: list[Any], count: float) -> tuple[list[Any], float]:
+    """A window of this process, and the labels in those of all: no batch once one of them has none left.
+
+    What a signal or the clock asks of one goes with it, to be obeyed by all after this step.
+    """
+    requests = run.requests
+    save, stop = requests.asked() if requests is not None else (False, False)
+    told = torch.tensor([count, not batches, save, stop], dtype=torch.float64)
+    total, without, *asked = run.engine.sum(told).tolist()
+    if requests is not None:
+        requests.obey_for_all(*(one > 0 for one in asked))
     return [] if without else batches, total
+
+
+def may_disagree(trainer: Any) -> bool:
+    """Whether code that is not kunren's may ask one process for what others are not asked for."""
+    kinds = [type(trainer), *map(type, trainer.callback_handler.callbacks)]
+    return any(trainer.engine.gather_objects(any(not kind.__module__.startswith("kunren.") for kind in kinds)))
 
 
 def sums_of_all(engine: Any, sums: dict[str, list[Any]]) -> dict[str, list[float]]:
