@@ -37,7 +37,7 @@ class SavingSeams(Seams):
 
     _saved_steps: list[int]
     _saver: CheckpointSaver
-    _meters: list[Any]
+    _meters: tuple[Any, ...] | list[Any] = ()  # of the processes, for the checkpoint that is being saved
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Write the model so that `from_pretrained` reads it, with its processing class and the arguments."""
@@ -234,7 +234,7 @@ class SavingSeams(Seams):
 
     def _save_cursor(self, folder: Path) -> None:
         if self._run is not None:
-            parts.save_cursor(cursor_state(self._run, self._meters), folder)
+            parts.save_cursor(cursor_state(self._run, self._meters[1:]), folder)
             parts.save_data_state(self._run.reader.state_dict(self._run.cursor.epoch_ended), folder)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
@@ -257,8 +257,8 @@ def _by_name(seam: Callable[[str], None]) -> Callable[[Path], None]:
     return lambda folder: seam(str(folder))
 
 
-def cursor_state(run: Run, meters: list[Any]) -> dict[str, Any]:
-    """Where a run stands in its data, and the sums of its open log window: `meters`, of each process."""
+def cursor_state(run: Run, meters_of_others: list[Any]) -> dict[str, Any]:
+    """Where a run stands in its data, and the sums of its open log window; those of other processes as well."""
     return {
         "version": 1,
         **asdict(run.cursor),
@@ -271,6 +271,6 @@ def cursor_state(run: Run, meters: list[Any]) -> dict[str, Any]:
         "data_seed": run.reader.seed,
         "learning_rate": run.learning_rate,
         "gradient_norm": None if run.gradient_norm is None else float(run.gradient_norm),
-        "meter": meters[0],
-        "meters_of_others": meters[1:],
+        "meter": run.meter.state_dict(),
+        "meters_of_others": meters_of_others,
     }
