@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch.utils.data import (
-    BatchSampler,
     DataLoader,
     IterableDataset,
     RandomSampler,
@@ -23,7 +22,7 @@ from torch.utils.data import (
 )
 
 from kunren.base.random_state import DataRandomness, capture, mix, restore, seed_for_data
-from kunren.data.batching.ranks import PLAIN_BATCHES, Processes, RankBatches, Spare
+from kunren.data.batching.ranks import PLAIN_BATCHES, Processes, batches_after, telling_spares
 from kunren.data.loader_state import generators_of, stateful_stream_of
 from kunren.data.readers.in_process import read_in_process
 from kunren.data.samplers import EpochOrder, set_epoch
@@ -99,12 +98,7 @@ class BatchReader:
         Map-style data is not fetched to be skipped. Of several processes all count their batches and rows together.
         """
         batches = self._read(epoch, start, rows_before)
-        return batches if self.ranks == 1 else self._telling_spares(batches)
-
-    def _telling_spares(self, batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in batches:
-            self.spare = batch.batch if type(batch) is Spare else None
-            yield batch if self.spare is None else self.spare
+        return batches if self.ranks == 1 else telling_spares(batches, self)
 
     def _read(self, epoch: int, start: int, rows_before: int) -> Iterator[Any]:
         set_epoch(self.loader, epoch)
@@ -139,27 +133,12 @@ class BatchReader:
         """What the sampler says, in an order that belongs to the epoch, whatever generators it draws from and when."""
         sampler = self.loader.batch_sampler
         seed_for_data(mix(self.seed, epoch))
-        batches = iter(sampler) if rows_before == 0 else self._batches_after(rows_before)
+        batches = iter(sampler) if rows_before == 0 else batches_after(sampler, rows_before, self.ranks)
         order = sampler.sampler if type(sampler) in PLAIN_BATCHES else sampler
         if isinstance(order, EpochOrder) or type(order) in _DRAW_AT_FIRST:
             first = next(batches, None)  # draws the whole order
             return itertools.chain([] if first is None else [first], batches)
         return _with_own_randomness(batches, capture())
-
-    def _batches_after(self, rows: int) -> Iterator[list[Any]]:
-        sampler = self.loader.batch_sampler
-        if isinstance(sampler, RankBatches):
-            yield from sampler.after(rows)
-            return
-        if type(sampler) is not BatchSampler or self.ranks > 1:
-            raise ValueError(
-                f"The batch size has changed since the checkpoint, and the loader's {type(sampler).__name__} cannot be "
-                f"started after {rows} rows: resume with the batch size that the checkpoint was made with."
-            )
-        indices = itertools.islice(sampler.sampler, rows, None)
-        while batch := list(itertools.islice(indices, sampler.batch_size)):
-            if len(batch) == sampler.batch_size or not sampler.drop_last:
-                yield batch
 
     def rows_of(self, epoch: int, first: int, end: int) -> list[Any]:
         """Which rows of the data set are in batches `first` to `end` - 1 of `epoch`; none where rows have no index."""

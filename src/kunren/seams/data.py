@@ -141,29 +141,28 @@ class DataSeams(Seams):
         Of several processes each gets its own batches, and the labels of all count.
         """
         batches: list[Any] = []
+        count: Count = 0.0
         for batch in epoch_iterator:
             batches.append(batch)
             if len(batches) == num_batches:
                 break
-        if not batches and self.engine.world_size == 1:
-            return batches, None
-        count = self.counted(batches[0]) if batches else 0.0
-        for batch in batches[1:]:
-            count = count + self.counted(batch)
         if self.engine.world_size > 1:
-            from kunren.loop.guards.together import window_of_all
-
-            batches, of_all = window_of_all(self._run, batches, float(count))
-            self._window_is_of_all = True
-            self.window_is_empty = of_all == 0
-            count = of_all if self.args.average_tokens_across_devices else count
-            if not batches:
-                return batches, None
-        else:
+            batches, count = self._window_of_all(batches)
+        elif batches:
+            count = self.counted(batches[0])
+            for batch in batches[1:]:
+                count = count + self.counted(batch)
             self.window_is_empty = is_zero(count)
+        if not batches:
+            return batches, None
         # A tensor where code may see it that expects one, as transformers hands it out.
         seen = self._hands_out_count and not isinstance(count, torch.Tensor)
         return batches, torch.tensor(count) if seen else count
+
+    def _window_of_all(self, batches: list[Any]) -> tuple[list[Any], float]:
+        from kunren.loop.guards.together import window_of_all
+
+        return window_of_all(self, batches)
 
     def counted(self, batch: Any) -> Count:
         """The labels of a batch that enter its loss."""
@@ -177,9 +176,7 @@ class DataSeams(Seams):
         self._window_is_of_all = self.engine.world_size == 1
         batches, num_items = self.get_batch_samples(epoch_iterator, num_batches, self.engine.device)
         if not self._window_is_of_all:  # an override has counted
-            from kunren.loop.guards.together import window_of_all
-
-            batches, _ = window_of_all(self._run, batches, 0.0)
+            batches = self._window_of_all(batches)[0]
         self.current_gradient_accumulation_steps = len(batches)
         if self._counts_work:
             self._count_work(batches)

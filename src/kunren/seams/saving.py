@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,7 @@ class SavingSeams(Seams):
 
     _saved_steps: list[int]
     _saver: CheckpointSaver
-    _meters: tuple[Any, ...] | list[Any] = ()  # of the processes, for the checkpoint that is being saved
+    _meters: Sequence[Any] = ()  # of the processes, for the checkpoint that is being saved
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Write the model so that `from_pretrained` reads it, with its processing class and the arguments."""
@@ -257,7 +257,7 @@ def _by_name(seam: Callable[[str], None]) -> Callable[[Path], None]:
     return lambda folder: seam(str(folder))
 
 
-def cursor_state(run: Run, meters_of_others: list[Any]) -> dict[str, Any]:
+def cursor_state(run: Run, meters_of_others: Sequence[Any]) -> dict[str, Any]:
     """Where a run stands in its data, and the sums of its open log window; those of other processes as well."""
     return {
         "version": 1,

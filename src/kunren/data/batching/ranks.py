@@ -111,6 +111,31 @@ class RankBatches(BatchSampler):
 PLAIN_BATCHES: Final = (BatchSampler, RankBatches)
 
 
+def batches_after(sampler: Any, rows: int, ranks: int) -> Iterator[list[Any]]:
+    """The batches of a pass whose first rows, of all processes, have been read in batches of another size."""
+    if isinstance(sampler, RankBatches):
+        return sampler.after(rows)
+    if type(sampler) is not BatchSampler or ranks > 1:
+        raise ValueError(
+            f"The batch size has changed since the checkpoint, and the loader's {type(sampler).__name__} cannot be "
+            f"started after {rows} rows: resume with the batch size that the checkpoint was made with."
+        )
+    return _batched(itertools.islice(sampler.sampler, rows, None), sampler.batch_size, sampler.drop_last)
+
+
+def _batched(indices: Iterator[Any], size: int, drop_last: bool) -> Iterator[list[Any]]:
+    while batch := list(itertools.islice(indices, size)):
+        if len(batch) == size or not drop_last:
+            yield batch
+
+
+def telling_spares(batches: Iterator[Any], reader: Any) -> Iterator[Any]:
+    """The batches; `reader.spare` is the one that was given last, if no row of it is this process's."""
+    for batch in batches:
+        reader.spare = batch.batch if type(batch) is Spare else None
+        yield batch if reader.spare is None else reader.spare
+
+
 def warn_if_undivided(loader: Any) -> None:
     """A loader of the user's own may well give every process the same rows, and nothing would look wrong."""
     sampler = getattr(loader, "batch_sampler", None)

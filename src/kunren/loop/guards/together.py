@@ -39,18 +39,19 @@ def batches_of_all(engine: Any, loader: Any, batches: int | None) -> int | None:
     return int(min(found))
 
 
-def window_of_all(run: Any, batches: list[Any], count: float) -> tuple[list[Any], float]:
+def window_of_all(trainer: Any, batches: list[Any]) -> tuple[list[Any], float]:
     """A window of this process, and the labels in those of all: no batch once one of them has none left.
 
     What a signal or the clock asks of one goes with it, to be obeyed by all after this step.
     """
-    requests = run.requests
+    requests, count = trainer._run.requests, sum(float(trainer.counted(batch)) for batch in batches)
     save, stop = requests.asked() if requests is not None else (False, False)
     told = torch.tensor([count, not batches, save, stop], dtype=torch.float64)
-    total, without, *asked = run.engine.sum(told).tolist()
+    total, without, *asked = trainer.engine.sum(told).tolist()
     if requests is not None:
         requests.obey_for_all(*(one > 0 for one in asked))
-    return [] if without else batches, total
+    trainer._window_is_of_all, trainer.window_is_empty = True, total == 0
+    return [] if without else batches, total if trainer.args.average_tokens_across_devices else float(count)
 
 
 def may_disagree(trainer: Any) -> bool:
