@@ -176,7 +176,7 @@ class DataSeams(Seams):
         self._window_is_of_all = self.engine.world_size == 1
         batches, num_items = self.get_batch_samples(epoch_iterator, num_batches, self.engine.device)
         if not self._window_is_of_all:  # an override has counted
-            batches = self._window_of_all(batches)[0]
+            batches, self.window_is_empty = self._window_of_all(batches)[0], False
         self.current_gradient_accumulation_steps = len(batches)
         if self._counts_work:
             self._count_work(batches)

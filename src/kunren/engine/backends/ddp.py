@@ -46,7 +46,10 @@ class DdpBackend(PlainBackend):
         super().__init__(args)
         self.process_index, self.world_size = dist.get_rank(), dist.get_world_size()
         self._check_group(args)
-        self._hosts = dist.group.WORLD if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
+        is_of_hosts = dist.get_backend() == "gloo"
+        self._hosts = (
+            dist.group.WORLD if is_of_hosts else dist.new_group(backend="gloo", timeout=args.ddp_timeout_delta)
+        )
         self._args = args
 
     def _check_group(self, args: Any) -> None:
