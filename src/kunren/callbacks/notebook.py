@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from time import monotonic
 from typing import Any, final
 
 from kunren.base.state import TrainerState
 from kunren.base.text_table import text_table
-from kunren.callbacks.progress import Evaluation, ProgressCallback
+from kunren.callbacks.progress import ProgressCallback
 from kunren.callbacks.progress_bars import in_notebook
+from kunren.callbacks.progress_records import Entry, Evaluation
 
 SHOWN_ROWS = 100
 FIRST_COLUMNS = ("Step", "Epoch", "Training Loss")
@@ -92,10 +93,11 @@ class NotebookProgressCallback(ProgressCallback):
         self._bars = Display()  # the next one is shown below
         return None
 
-    def _show_logs(self, state: TrainerState, logs: Mapping[str, Any], now: float) -> None:
+    def _show_logs(self, state: TrainerState, entries: Sequence[Entry], now: float) -> None:
         if self.training_tracker is None:
-            return super()._show_logs(state, logs, now)
-        self._put(self.training_tracker, state.global_step, cells(logs))
+            return super()._show_logs(state, entries, now)
+        for entry in entries:
+            self._put(self.training_tracker, entry.step, cells(entry.logs))
         return self._draw_training(state, now) if now >= self._next_table else None
 
     def _put(self, table: Table, step: int, values: Mapping[str, Any]) -> None:

@@ -77,22 +77,35 @@ def _sync(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from kunren.report.run_files import read_run
+    from kunren.cli.screen import encodable
     from kunren.report.run_folders import runs_or_error
     from kunren.report.words import words
 
     found = {folder.resolve(): folder for path in options.folders for folder in runs_or_error(path)}
-    runs = [read_run(folder) for folder in found.values()]
+    runs = [run for run in map(_read_or_tell, found.values()) if run is not None]
+    if not runs:
+        return 2
     text = words(options.lang)
     if len(runs) == 1:
-        print(_facts(runs[0], text))
+        print(encodable(_facts(runs[0], text), sys.stdout))
         print()
         _write_one(runs[0], options)
     else:
-        print(_compared(runs, text))
+        print(encodable(_compared(runs, text), sys.stdout))
         print()
         _write_comparison(runs, options)
     return 0
+
+
+def _read_or_tell(folder: Path) -> RunRecord | None:
+    """The run; of several, one may have begun just now, or be somebody else's: the others are reported."""
+    from kunren.report.run_files import read_run
+
+    try:
+        return read_run(folder)
+    except OSError as error:
+        print(f"kunren: {error}", file=sys.stderr)
+        return None
 
 
 def _write_one(run: RunRecord, options: argparse.Namespace) -> None:
@@ -117,8 +130,10 @@ def _write_comparison(runs: Sequence[RunRecord], options: argparse.Namespace) ->
 
 def _say(write: Any, what: Any, path: Path, options: argparse.Namespace) -> None:
     """Write a file, and print its path."""
+    from kunren.cli.screen import encodable
+
     try:
-        print(write(what, path, options.lang))
+        print(encodable(str(write(what, path, options.lang)), sys.stdout))
     except OSError as error:
         reason = error.strerror or str(error)
         raise ReportCommandError(f"{path} cannot be written ({reason}): --out FILE writes it elsewhere.") from None

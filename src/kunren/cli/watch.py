@@ -179,7 +179,7 @@ def _entries(run: RunRecord) -> Iterator[tuple[Any, str]]:
 
 def _time(entry: dict[str, Any]) -> float:
     moment = entry.get("time")
-    return float(moment) if isinstance(moment, (int, float)) else 0.0
+    return float(moment) if isinstance(moment, (int, float)) and abs(moment) < 1e300 else 0.0
 
 
 def _shown(value: Any) -> str:

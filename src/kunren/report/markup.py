@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -37,7 +36,7 @@ def shown(value: Any) -> str:
 
 def number(value: float | None) -> str:
     """Four digits that count; whole numbers in groups of three."""
-    if value is None or not math.isfinite(value):
+    if value is None or not abs(value) < 1e300:  # NaN is not, either
         return "–"
     if float(value).is_integer() and abs(value) < 1e15:
         return f"{int(value):,}"

@@ -117,13 +117,14 @@ def _tiles(run: RunRecord, text: Text) -> str:
 def _left(run: RunRecord, text: Text) -> str:
     """How long a run that goes on still has to go, from what its steps have taken."""
     begin = run.sessions[-1].begin.get("step") if run.sessions else 0
-    done = run.step - (begin if isinstance(begin, int) else 0)
+    begin = begin if isinstance(begin, int) else 0
+    done = run.step - begin
     if not (run.is_running and run.max_steps and run.elapsed and done > 0 and run.max_steps > run.step):
         return ""
     since = run.elapsed[-1] - next(
-        (t for entry, t in zip(run.logs, run.elapsed, strict=True) if entry["step"] > (begin or 0)), 0.0
+        (t for entry, t in zip(run.logs, run.elapsed, strict=True) if entry["step"] > begin), 0.0
     )
-    counted = run.logs[-1]["step"] - next((entry["step"] for entry in run.logs if entry["step"] > (begin or 0)), 0)
+    counted = run.logs[-1]["step"] - next((entry["step"] for entry in run.logs if entry["step"] > begin), 0)
     if counted <= 0:
         return ""
     return html.escape(text["remaining"].format(time=duration(since / counted * (run.max_steps - run.step), text)))

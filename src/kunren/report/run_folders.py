@@ -25,7 +25,7 @@ class NoRunError(Exception):
 def runs_at(path: str | Path) -> list[Path]:
     """The folder of the run that `path` is, that it is a checkpoint or a file of, or of all runs below it, by name."""
     path = Path(path)
-    if path.name in (METRICS_NAME, EVENTS_NAME) and path.is_file():
+    if path.name in (METRICS_NAME, EVENTS_NAME) and os.path.isfile(path):
         path = path.parent
     if _is_run(path):
         return [path]
@@ -49,10 +49,12 @@ def runs_or_error(path: str | Path) -> list[Path]:
     if found:
         return found
     path = Path(path)
-    if not path.exists():
+    if not os.path.exists(path):
         raise NoRunError(f"{path} does not exist.{_nearby(path.absolute().parent)}")
-    if not path.is_dir():
+    if not os.path.isdir(path):
         raise NoRunError(f"{path} is a file: name the folder of a run, its output_dir.")
+    if not os.access(path, os.R_OK | os.X_OK):
+        raise NoRunError(f"{path} cannot be read: permission denied.")
     raise NoRunError(
         f"{path} holds no {METRICS_NAME}, and no folder in it does: a run writes it into its output_dir with its first "
         f"log.{_nearby(path.absolute().parent)}"
@@ -61,12 +63,12 @@ def runs_or_error(path: str | Path) -> list[Path]:
 
 def _nearby(parent: Path) -> str:
     """Where runs are, for someone who named a folder that is none."""
-    found = [str(run) for run in list(_below(parent))[:5]] if parent.is_dir() else []
+    found = [str(run) for run in list(_below(parent))[:5]] if os.path.isdir(parent) else []
     return f" There are runs in {', '.join(found)}." if found else ""
 
 
 def _is_run(folder: Path) -> bool:
-    return (folder / METRICS_NAME).is_file() or (folder / EVENTS_NAME).is_file()
+    return any(os.path.isfile(folder / name) for name in (METRICS_NAME, EVENTS_NAME))  # False where that is forbidden
 
 
 def _below(folder: Path) -> Iterator[Path]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeGuard
 
 from kunren.report.bottleneck import bottleneck
 from kunren.report.run_files import PHASES, RunRecord, rates, series
@@ -334,7 +335,7 @@ def _breakable(text: str, width: int) -> Iterator[str]:
 
 
 def _whole(seconds: float, text: Mapping[str, str]) -> str:
-    return duration(max(round(seconds), 1), text)
+    return duration(max(round(min(seconds, 1e12)), 1), text)
 
 
 def _step_of(event: Mapping[str, object]) -> int:
@@ -342,18 +343,22 @@ def _step_of(event: Mapping[str, object]) -> int:
     return step if isinstance(step, int) else 0
 
 
+def _is_moment(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, (int, float)) and abs(value) < 1e300  # False for NaN
+
+
 def seconds_left(run: RunRecord, now: float) -> float | None:
     """How long the run will still take, at the pace of the later half of what it has logged since it began."""
     if run.max_steps is None or not run.logs:
         return None
     began = run.sessions[-1].begin.get("time") if run.sessions else None
-    since = began if isinstance(began, (int, float)) else 0.0
+    since = began if _is_moment(began) else 0.0
     points: dict[int, float] = {}
     if began is not None:
         points[_step_of(run.sessions[-1].begin)] = since
     for entry in run.logs:
-        if isinstance(entry.get("time"), (int, float)) and entry["time"] >= since:
-            points[entry["step"]] = float(entry["time"])
+        if _is_moment(moment := entry.get("time")) and moment >= since:
+            points[entry["step"]] = float(moment)
     reached = list(points.items())
     if len(reached) > 2 and began is not None:
         del reached[0]  # getting ready took its time

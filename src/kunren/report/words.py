@@ -38,6 +38,8 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "of_steps": ("of {count}", "/ {count}"),
     "duration": ("Duration", "所要時間"),
     "remaining": ("{time} left", "残り {time}"),
+    "none": ("none", "なし"),
+    "unknown": ("unknown", "不明"),
     "last_loss": ("Last loss", "最新の損失"),
     "last": ("Last", "最終値"),
     "best": ("Best", "最良値"),

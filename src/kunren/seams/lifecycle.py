@@ -24,6 +24,7 @@ from kunren.loop.guards import guard_for
 from kunren.loop.meter import LossMeter, speed_metrics
 from kunren.loop.requests import Requests
 from kunren.loop.run import Run
+from kunren.loop.stage import BEST_LOADED
 from kunren.losses.counting import counted_labels
 from kunren.model import features
 from kunren.optim.schedule import waits_for_metric
@@ -228,13 +229,14 @@ def finish_run(trainer: Trainer, run: Run) -> TrainOutput:
     metrics = speed_metrics("train", run.start_time, num_samples=samples, num_steps=steps)
     trainer.store_flos()
     metrics["total_flos"] = state.total_flos
-    metrics["train_loss"] = run.meter.mean_of_all(run.engine)
+    metrics["train_loss"] = loss = run.meter.mean_of_all(run.engine)
     trainer.take_account()
     trainer.log(metrics)
     run.reader.bad_samples.report()
     trainer._saver.wait()
     trainer.note_best_checkpoint()
     if trainer.args.load_best_model_at_end:
+        run.stage = BEST_LOADED
         trainer._load_best_model()
     trainer.was_interrupted = run.requests is not None and run.requests.stop and state.global_step < plan.max_steps
     if trainer.was_interrupted:
@@ -245,7 +247,7 @@ def finish_run(trainer: Trainer, run: Run) -> TrainOutput:
         )
     trainer.fire("on_train_end")
     trainer.callback_handler.train_dataloader = None
-    return TrainOutput(state.global_step, metrics["train_loss"], metrics)
+    return TrainOutput(state.global_step, loss, metrics)  # a callback may have taken it out of the metrics
 
 
 def leave_report(trainer: Trainer) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from kunren.arguments import TrainingArguments
-from kunren.base.json_lines import read_json_lines, read_local_log
+from kunren.base.json_lines import read_json_lines, read_local_log, seconds_of
 from kunren.base.registry import resolve
 from kunren.base.strict_json import read_json, write_json
 from kunren.trackers.guard import in_one_line
@@ -128,7 +128,7 @@ def _standing(folder: Path) -> list[_Line]:
         position = positions.get(json.dumps(entry))
         if position is not None:
             metrics = plain_values({name: value for name, value in entry.items() if name not in _OF_A_LINE})
-            lines.append(_Line(metrics, entry["step"], float(entry.get("time") or 0.0), position))
+            lines.append(_Line(metrics, entry["step"], seconds_of(entry), position))
     return lines
 
 

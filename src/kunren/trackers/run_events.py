@@ -87,8 +87,8 @@ class RunEventsCallback(TrainerCallback):
             return
         error = None if self._has_ended else sys.exc_info()[1]
         stopped = was_interrupted or isinstance(error, (GeneratorExit, KeyboardInterrupt))
-        outcome = "stopped" if stopped else "finished" if self._has_ended else "failed"
-        text = None if error is None or stopped else f"{type(error).__name__}: {error}"
+        outcome = "stopped" if stopped else "finished" if error is None else "failed"
+        text = None if error is None or stopped else _text_of(error)
         self._append("end", {"outcome": outcome, "error": text})
         self._is_open = False
 
@@ -119,6 +119,13 @@ class RunEventsCallback(TrainerCallback):
             if not self._has_failed:
                 self._has_failed = True  # first: the warning comes back here
                 logger.warning("%s cannot be written: %s. Training goes on.", self._folder / EVENTS_NAME, error)
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # in the error's own `__str__`
+        return type(error).__name__
 
 
 def _description(args: Any, state: TrainerState, model: Any, loader: Any) -> dict[str, Any]:

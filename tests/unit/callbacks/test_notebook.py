@@ -251,7 +251,7 @@ def test_a_failing_display_is_told_once(
 
 def test_lines_where_there_is_no_notebook(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "IPython", None)
-    assert progress.reporter(False) is progress.ProgressCallback
+    assert progress.reporter(False) is progress.ProgressLinesCallback
     callback, state = NotebookProgressCallback(), TrainerState(max_steps=20)
     callback.on_train_begin(ARGUMENTS, state, CONTROL)
     step(callback, state)
@@ -268,7 +268,7 @@ def test_who_runs_in_a_notebook(page: Page, monkeypatch: pytest.MonkeyPatch) -> 
     assert progress.reporter(True) is PrinterCallback
     for shell in (None, SimpleNamespace()):  # no shell, and that of a terminal
         monkeypatch.setattr(sys.modules["IPython"], "get_ipython", lambda shell=shell: shell)
-        assert progress.reporter(False) is progress.ProgressCallback
+        assert progress.reporter(False) is progress.ProgressLinesCallback
 
 
 def test_parts() -> None:

@@ -121,3 +121,32 @@ def test_a_run_is_sent_to_a_tracker_once(tmp_path: Path, capsys: pytest.CaptureF
     assert "nothing new" in answer(capsys, "sync", run, "--to", "tensorboard")[1]
     code, _, told = answer(capsys, "sync", run, "--to", "tensorbord")
     assert code == 2 and "tensorbord" in told
+
+
+def test_one_of_several_that_has_logged_nothing_yet_does_not_cost_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(tmp_path / "done")
+    write(tmp_path / "new", [], [begin(1000.0)])
+    (tmp_path / "new" / "metrics.jsonl").unlink()
+    code, text, errors = answer(capsys, tmp_path)
+    assert code == 0 and "Finished" in text and f"{tmp_path / 'new'} has no metrics.jsonl" in errors
+    assert answer(capsys, tmp_path / "new")[0] == 2
+
+
+def test_runs_without_a_bottleneck_or_an_account_are_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    even = {
+        "steps": 1,
+        "seconds": {"forward": 0.5, "backward": 0.5},
+        "samples": 1,
+        "tokens": 0,
+        "operations": 0.0,
+        "wall": 1.0,
+    }
+    write(tmp_path / "even", [{"loss": 1.0, "step": 1, "time": 2.0, "account": even}], [begin(1.0)])
+    write(tmp_path / "older", [{"loss": 1.0, "step": 1, "time": 1.0}])
+    code, text, _ = answer(capsys, "even", "older")
+    assert code == 0 and "none" in text and "unknown" in text

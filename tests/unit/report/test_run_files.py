@@ -179,3 +179,11 @@ def test_any_files_give_a_record(
     assert len(run.elapsed) == len(run.logs) and run.elapsed == sorted(run.elapsed)
     assert all(math.isfinite(y) for points in series(run).values() for _, y in points)
     assert run.duration <= time.time() + 1e300
+
+
+def test_a_clock_that_is_put_back_hides_nothing(tmp_path: Path) -> None:
+    later = [{"loss": 1.0, "step": step, "time": 1000.0 + step} for step in (1, 2, 3)]
+    write(tmp_path, later, [begin(5000.0)])
+    assert [entry["step"] for entry in read_run(tmp_path).logs] == [1, 2, 3]
+    write(tmp_path, [{"loss": 1.0, "step": 1, "time": 5001.0}, *later[1:]], [begin(5000.0)])
+    assert [entry["step"] for entry in read_run(tmp_path).logs] == [1, 2, 3]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
+import kunren
 from kunren.report.run_files import OUTCOMES, PHASES
 from kunren.report.words import duration, words
 
@@ -49,3 +51,10 @@ def test_an_unknown_language() -> None:
 )
 def test_durations(seconds: float, english: str, japanese: str) -> None:
     assert (duration(seconds, words("en")), duration(seconds, words("ja"))) == (english, japanese)
+
+
+def test_every_text_that_is_asked_for_is_there() -> None:
+    package = Path(kunren.__file__).parent
+    files = [*(package / "report").glob("*.py"), package / "cli" / "report.py"]
+    asked = {key for path in files for key in re.findall(r'\btext\["(\w+)"\]', path.read_text(encoding="utf-8"))}
+    assert len(asked) > 40 and asked <= words("en").keys()

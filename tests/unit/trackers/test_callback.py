@@ -311,3 +311,15 @@ def test_what_is_open_at_exit_is_closed_once(tmp_path: Path) -> None:
     command = [sys.executable, "-c", AT_EXIT, str(tmp_path)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=50, check=True)
     assert (tmp_path / "told").read_text() == "start log finished " and result.stderr == ""
+
+
+@pytest.mark.parametrize("is_added", [True, False])
+def test_it_may_come_and_go_in_mid_run(is_added: bool, tmp_path: Path) -> None:
+    tracker = Remembering()
+    trainer = trainer_with(tmp_path, None if is_added else tracker)
+    callback = TrackerCallback(tracker) if is_added else trainer.callback_handler.callbacks[-2]
+    for step in trainer.steps():
+        if step == 3:
+            (trainer.add_callback if is_added else trainer.remove_callback)(callback)
+    assert tracker.outcomes == ["finished"]
+    assert [step for step, _ in tracker.logs][:3] == ([4, 5, 6] if is_added else [1, 2, 3])

@@ -151,7 +151,7 @@ def test_it_may_be_removed_in_mid_run(tmp_path: Path) -> None:
         if step == 2:
             trainer.remove_callback(run_events.RunEventsCallback)
     assert (list(logging.getLogger("kunren").handlers), warnings.showwarning) == before
-    assert [event["event"] for event in events(tmp_path)] == ["begin", "end"]
+    assert [event.get("outcome") for event in events(tmp_path)] == [None, "finished"]
 
 
 def test_after_a_line_that_was_cut_off_the_next_begins_a_line(tmp_path: Path) -> None:
@@ -162,3 +162,13 @@ def test_after_a_line_that_was_cut_off_the_next_begins_a_line(tmp_path: Path) ->
     train(tmp_path)
     assert [event["event"] for event in read_json_lines(tmp_path / "events.jsonl")] == ["begin", "begin", "end"]
     assert len(read_json_lines(tmp_path / "metrics.jsonl")) == 2 * logged + 1
+
+
+def test_an_error_that_cannot_say_what_it_is_stays_the_one_that_is_raised(tmp_path: Path) -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise ValueError("mute")
+
+    with pytest.raises(Mute):
+        train(tmp_path, _raise(Mute()))
+    assert events(tmp_path)[-1]["error"] == "Mute"
