@@ -188,13 +188,25 @@ def cells(logs: Mapping[str, Any], is_evaluation: bool | None = None) -> dict[st
     for name, value in logs.items():
         if name in _NOT_IN_THE_TABLE or name.endswith(_SPEEDS):
             continue
-        # Without the prefix, "eval" or another; what is left of "eval_squad_f1" tells the set.
-        bare = name.partition("_")[2] if is_evaluation else ""
-        column = " ".join(part.capitalize() for part in (bare or name).split("_"))
-        if column == "Loss":
-            column = f"{_loss_of(name)} Loss" if is_evaluation else "Training Loss"
+        column = _column(name, is_evaluation)
         found[column] = f"{value:.2f}" if name == "epoch" and isinstance(value, (int, float)) else value
     return found
+
+
+def _column(name: str, is_evaluation: bool) -> str:
+    """The heading for a name: that of an evaluation goes without its prefix, and no name of the training is like it."""
+    if not is_evaluation:
+        return "Epoch" if name == "epoch" else f"Training {_title(name)}"
+    # "eval" or another prefix; what is left of "eval_squad_f1" tells the set.
+    bare = name.partition("_")[2]
+    if bare == "loss":
+        return f"{_loss_of(name)} Loss"
+    is_taken = bare in ("step", "epoch") or bare.startswith("training_")  # of a set of that name
+    return _title(name if is_taken or not bare else bare)
+
+
+def _title(name: str) -> str:
+    return " ".join(part.capitalize() for part in name.split("_"))
 
 
 def bar(name: str, done: int, total: int | None, text: str) -> str:

@@ -58,7 +58,7 @@ def speed(account: Mapping[str, Any] | None, pace: Pace | None) -> str | None:
 def _seconds_of_training(account: Mapping[str, Any]) -> float:
     """An evaluation or a checkpoint since the last log makes no step slower."""
     phases = account.get("seconds") or {}
-    return float(account.get("wall") or 0.0) - sum(phases.get(name, 0.0) for name in ("evaluation", "checkpoint"))
+    return float((account.get("wall") or 0.0) - sum(phases.get(name, 0.0) for name in ("evaluation", "checkpoint")))
 
 
 def clock(seconds: float | None) -> str:

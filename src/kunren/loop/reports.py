@@ -84,7 +84,8 @@ class Reports:
 
     def keep(self, weight: float = 1.0) -> None:
         """The window is done: what it has reported counts, with that weight."""
-        self.end_micro_batch()
+        if self._micro_batch:
+            self.end_micro_batch()
         for name, value, share in self._window:
             if weight != 1.0:
                 value, share = value * weight, share * weight

@@ -68,7 +68,8 @@ def total_account(logs: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
         for name in ("steps", "samples", "tokens", "operations", "wall")
     }
     total["seconds"] = {
-        phase: sum(max(0.0, as_number(account["seconds"].get(phase))) for account in found) for phase in PHASES
+        phase: sum(taken for account in found if (taken := as_number(account["seconds"].get(phase))) > 0)
+        for phase in PHASES
     }
     known = [(as_number(account["mfu"]), as_number(account.get("wall"))) for account in found if account.get("mfu")]
     weight = sum(wall for _, wall in known)
@@ -83,8 +84,10 @@ def rates_of(logs: Sequence[dict[str, Any]], while_training: bool) -> dict[str, 
         account = entry.get("account")
         if not is_account(account):
             continue
-        aside = sum(max(0.0, as_number(account["seconds"].get(phase))) for phase in ("evaluation", "checkpoint"))
-        if (wall := as_number(account.get("wall")) - (aside if while_training else 0.0)) <= 0:
+        wall = as_number(account.get("wall"))
+        if while_training:
+            wall -= sum(max(0.0, as_number(account["seconds"].get(phase))) for phase in ("evaluation", "checkpoint"))
+        if wall <= 0:
             continue
         for name in ("samples", "tokens"):
             if (count := as_number(account.get(name))) > 0:
@@ -108,4 +111,5 @@ def is_number(value: Any) -> TypeGuard[int | float]:
 
 def as_number(value: Any) -> float:
     """`value`, or 0 where it is no number that can be reckoned with."""
-    return float(value) if is_number(value) and abs(value) < 1e300 else 0.0
+    kind = type(value)
+    return float(value) if (kind is float or kind is int) and -1e300 < value < 1e300 else 0.0

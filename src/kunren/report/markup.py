@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -43,6 +44,11 @@ def number(value: float | None) -> str:
     if abs(value) >= 10_000:
         return f"{value:,.0f}" if abs(value) < 1e15 else f"{value:.3e}"
     return f"{value:.4g}"
+
+
+def last_number(value: float | None) -> str:
+    """As `number`, but a value that was logged and was not finite is said to be so."""
+    return "NaN" if value is not None and math.isnan(value) else number(value)
 
 
 def percent(share: float) -> str:

@@ -16,12 +16,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from kunren.base.json_lines import read_json_lines, read_local_log
-from kunren.report.liveness import goes_on
+from kunren.base.json_lines import read_json_lines
+from kunren.base.json_lines import read_local_log as read_local_log
+from kunren.report.liveness import goes_on, silent_too_long
 from kunren.report.logged import PHASES as PHASES
 from kunren.report.logged import Points, as_number, curves, evaluations, has_number, is_count, rates_of, total_account
 
 OUTCOMES = ("finished", "stopped", "failed", "running", "interrupted")
+LATE_SECONDS = 20  # after which the next log may be overdue
 
 _METRICS, _EVENTS = "metrics.jsonl", "events.jsonl"
 _CHECKPOINT = re.compile(r"^checkpoint-(\d{1,18})$")
@@ -51,7 +53,7 @@ class RunRecord:
     """A run as its files tell it: the last training that began anew in its folder, with what has resumed it.
 
     `changed_at`: when the files last changed, in seconds since 1970. `earlier`: how many trainings were begun in the
-    folder before, and are not told of. `traces`: what `profile_steps` has left.
+    folder before, and are not told of; the last of them at `earlier_begin`. `traces`: what `profile_steps` has left.
     """
 
     folder: Path
@@ -61,6 +63,7 @@ class RunRecord:
     checkpoints: list[Checkpoint]
     changed_at: float = 0.0
     earlier: int = 0
+    earlier_begin: float = 0.0
     traces: list[Path] = field(default_factory=list)
 
     @property
@@ -70,7 +73,13 @@ class RunRecord:
                 return False
         elif any("train_runtime" in entry for entry in self.logs):
             return False
-        return goes_on(self.folder, [session.begin for session in self.sessions], self.logs, self.changed_at)
+        begins = [{"time": self.earlier_begin}, *(session.begin for session in self.sessions)]
+        return goes_on(self.folder, begins, self.logs, self.changed_at)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether its next log is overdue."""
+        return silent_too_long([session.begin for session in self.sessions], self.logs, self.changed_at, LATE_SECONDS)
 
     @property
     def outcome(self) -> str:
@@ -93,6 +102,12 @@ class RunRecord:
         """Where in the code a failed run failed: the last lines of the traceback."""
         end = self.sessions[-1].end if self.sessions else None
         return end["traceback"] if end and isinstance(end.get("traceback"), str) and end["traceback"] else None
+
+    @property
+    def ended_at(self) -> float:
+        """When its end was noted, in seconds since 1970; without one, when its files last changed."""
+        end = self.sessions[-1].end if self.sessions else None
+        return (as_number(end.get("time")) if end else 0.0) or self.changed_at
 
     @property
     def step(self) -> int:
@@ -168,9 +183,13 @@ class RunRecord:
         return {name: points for name, points in found.items() if points}
 
     @cached_property
-    def rates(self) -> dict[bool, dict[str, Points]]:
-        """What `rates` gives, by its `while_training`."""
-        return {while_training: rates_of(self.logs, while_training) for while_training in (False, True)}
+    def all_rates(self) -> dict[str, Points]:
+        """What `rates` gives."""
+        return rates_of(self.logs, while_training=False)
+
+    @cached_property
+    def rates_while_training(self) -> dict[str, Points]:
+        return rates_of(self.logs, while_training=True)
 
     @cached_property
     def not_finite_since(self) -> dict[str, int]:
@@ -233,6 +252,7 @@ def read_run(folder: str | Path) -> RunRecord:
         checkpoints=_checkpoints(folder, logs),
         changed_at=max(changed, default=0.0),
         earlier=max(len(begun) - 1, 0),
+        earlier_begin=as_number(sessions[first - 1].begin.get("time")) if first > 0 else 0.0,
         traces=sorted(folder.glob("profile/*.json")),
     )
 
@@ -251,7 +271,7 @@ def rates(run: RunRecord, while_training: bool = False) -> dict[str, Points]:
 
     With `while_training`, without the time of evaluations and checkpoints: a curve would show little but them.
     """
-    return run.rates[while_training]
+    return run.rates_while_training if while_training else run.all_rates
 
 
 def last_value(run: RunRecord, name: str) -> tuple[int, float] | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kunren.report.run_files import RunRecord, read_run
+from kunren.report.words import words
 
 METRICS_NAME, EVENTS_NAME = "metrics.jsonl", "events.jsonl"
 _CHECKPOINT = re.compile(r"^checkpoint-\d+$")
@@ -43,28 +44,25 @@ def runs_at_all(paths: Sequence[str | Path]) -> list[Path]:
     return list(found.values())
 
 
-def runs_or_error(path: str | Path) -> list[Path]:
+def runs_or_error(path: str | Path, language: str = "en") -> list[Path]:
     """As `runs_at`; a NoRunError where there is none."""
     found = runs_at(path)
     if found:
         return found
-    path = Path(path)
+    path, text = Path(path), words(language)
     if not os.path.exists(path):
-        raise NoRunError(f"{path} does not exist.{_nearby(path.absolute().parent)}")
+        raise NoRunError(text["path_missing"].format(path=path) + _nearby(path.absolute().parent, language))
     if not os.path.isdir(path):
-        raise NoRunError(f"{path} is a file: name the folder of a run, its output_dir.")
+        raise NoRunError(text["path_is_file"].format(path=path))
     if not os.access(path, os.R_OK | os.X_OK):
-        raise NoRunError(f"{path} cannot be read: permission denied.")
-    raise NoRunError(
-        f"{path} holds no {METRICS_NAME}, and no folder in it does: a run writes it into its output_dir with its first "
-        f"log.{_nearby(path.absolute().parent)}"
-    )
+        raise NoRunError(text["path_forbidden"].format(path=path))
+    raise NoRunError(text["no_run"].format(path=path) + _nearby(path.absolute().parent, language))
 
 
-def _nearby(parent: Path) -> str:
+def _nearby(parent: Path, language: str) -> str:
     """Where runs are, for someone who named a folder that is none."""
     found = [str(run) for run in list(_below(parent))[:5]] if os.path.isdir(parent) else []
-    return f" There are runs in {', '.join(found)}." if found else ""
+    return words(language)["runs_nearby"].format(folders=", ".join(found)) if found else ""
 
 
 def _is_run(folder: Path) -> bool:
@@ -129,11 +127,12 @@ class WatchedRuns:
         self._lock = threading.Lock()
 
     def now(self) -> list[RunRecord]:
-        """Every run that has logged something, in the order of the folders."""
+        """Every run that has logged something or has ended, in the order in which they were first seen."""
         with self._lock:
             self._search()
             read = {folder: self._look(folder) for folder in self._found}
-            self._read = {folder: one for folder, one in read.items() if one is not None}
+            known = [folder for folder in self._read if read.get(folder) is not None]
+            self._read = {folder: one for folder in [*known, *read] if (one := read[folder]) is not None}
             self.waiting = [folder for folder, one in read.items() if one is None] if self._found else self.folders
             return [one.record for one in self._read.values()]
 
@@ -153,8 +152,24 @@ class WatchedRuns:
             record = read_run(folder)
         except (OSError, ValueError):
             return known
+        if not os.path.exists(folder / METRICS_NAME):
+            if known is not None and known.record.logs:
+                return known
+            if record.is_running:
+                return None  # it has begun just now
         ended = time.monotonic()
         return _Read(record, state, ended + self.rest * (ended - began))
+
+
+def by_interest(runs: Sequence[RunRecord]) -> list[RunRecord]:
+    """Those that go on first, in their order; then those that have ended, the latest first."""
+    return sorted(runs, key=lambda run: (0, 0.0) if run.is_running else (1, -run.ended_at))
+
+
+def most_interesting(runs: Sequence[RunRecord], most: int) -> list[RunRecord]:
+    """So many of the runs, in the order that they are in."""
+    chosen = {id(run) for run in by_interest(runs)[:most]}
+    return [run for run in runs if id(run) in chosen]
 
 
 def _state_of(folder: Path) -> list[tuple[int, ...] | None]:

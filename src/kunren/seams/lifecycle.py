@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+STOPPED = "Stopped at step %d of %d, as asked. Go on with train(resume_from_checkpoint=True)."
+
 
 def prepare_run(trainer: Trainer, resume_from_checkpoint: str | bool | None) -> Run:
     """Resume or not, data, plan, optimizer: everything the loop works with, in this order."""
@@ -124,7 +126,7 @@ def _show_to_callbacks(trainer: Trainer, loader: Any) -> None:
         from kunren.callbacks.profiler import ProfilerCallback
 
         profiler = ProfilerCallback(*profiled_steps(trainer.args.profile_steps), trainer.run_folder())
-        trainer._undo.append(profiler.attach(handler))
+        trainer._undo.append(profiler.attach(handler, trainer.account.set_apart))
 
 
 def _warn_of_other_run(folder: Path) -> None:
@@ -240,11 +242,7 @@ def finish_run(trainer: Trainer, run: Run) -> TrainOutput:
         trainer._load_best_model()
     trainer.was_interrupted = run.requests is not None and run.requests.stop and state.global_step < plan.max_steps
     if trainer.was_interrupted:
-        logger.warning(
-            "Stopped at step %d of %d, as asked. Go on with train(resume_from_checkpoint=True).",
-            state.global_step,
-            plan.max_steps,
-        )
+        logger.warning(STOPPED, state.global_step, plan.max_steps)
     trainer.fire("on_train_end")
     trainer.callback_handler.train_dataloader = None
     return TrainOutput(state.global_step, loss, metrics)  # a callback may have taken it out of the metrics

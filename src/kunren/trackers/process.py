@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ def _status(number: int) -> tuple[str, int] | None:
         return None
 
 
+@cache
 def _machine() -> str | None:
     """What only processes that see the same numbers have in common: the start of the machine, and the container."""
     try:

@@ -132,6 +132,11 @@ def _standing(folder: Path) -> list[_Line]:
     return lines
 
 
+def synced_trackers(folder: str | Path) -> set[str]:
+    """The trackers that have been sent something of a run afterwards."""
+    return set(_synced(Path(folder)))
+
+
 def _synced(folder: Path) -> dict[str, Any]:
     try:
         notes = read_json(folder / SYNCED_NAME)
