@@ -72,7 +72,7 @@ def test_the_trace_is_of_these_steps(
         assert any("Optimizer.step" in name for name in within) or "aten::_fused_adamw_" in within
     text = path.with_suffix(".txt").read_text()
     assert text.startswith("Operations of steps 3 to 5 that took longest, by self_cpu_time_total.")
-    assert "aten::linear" in text
+    assert "aten::" in text
     assert sorted(item.name for item in path.parent.iterdir()) == ["steps-3-5.json", "steps-3-5.txt"]
     assert not caplog.records
 
