@@ -71,7 +71,7 @@ WATCHED = {
 class NoAccount:
     """Counts nothing, and never looks into a step."""
 
-    is_detailed = False
+    is_detailed = is_due = False
 
     def __init__(self, device: torch.device) -> None: ...
 

@@ -30,6 +30,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "one": example_runs.finished(top / "one"),
         "other": example_runs.finished(top / "other", seed=2, peak=1e-4),
         "failed": example_runs.failed(top / "failed"),
+        "lost": example_runs.lost(top / "lost"),
         "hostile": example_runs.hostile(top / "hostile"),
         "odd": example_runs.odd(top / "odd"),
     }
@@ -47,6 +48,8 @@ def pages(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) ->
         "compare-japanese": page([runs["one"], runs["other"]], "ja"),
         "failed": page([runs["failed"]]),
         "odd": page([runs["odd"]]),
+        "lost": page([runs["lost"]]),
+        "lost-compare": page([runs["lost"], runs["one"]], "ja"),
         "hostile": page([runs["hostile"]]),
         "hostile-compare": page([runs["hostile"], runs["one"]]),
     }

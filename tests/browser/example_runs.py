@@ -163,16 +163,23 @@ def failed(folder: Path) -> Path:
         "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 139.81 GiB "
         'of which 1.19 GiB is free.\n  File "train.py", line 41, in <module>\n    trainer.train()'
     )
-    shares = {**SHARES}
-    return (
-        write(
-            folder,
-            lines,
-            [begin(), warned(300, "The loss is NaN at step 300."), end(623, BEGAN + 200, "failed", error)],
-        )
-        if shares
-        else folder
+    where = (
+        "/home/user/train.py:41 in <module>: trainer.train()\n...\n" + "/opt/a/very/long/path" * 8 + "/loss.py:7 in f"
     )
+    ended = {**end(623, BEGAN + 200, "failed", error), "traceback": where}
+    return write(folder, lines, [begin(), warned(300, "The loss is NaN at step 300."), ended])
+
+
+def lost(folder: Path) -> Path:
+    """The loss is lost for good; the folder holds an earlier training and a trace."""
+    lines = lines_of(6)
+    for line in lines:
+        if line["step"] >= 800 and "loss" in line:
+            line["loss"] = line["grad_norm"] = None
+    write(folder, lines, [begin(moment=BEGAN - 500), begin(), end(1200, BEGAN + 500)])
+    (folder / "profile").mkdir()
+    (folder / "profile" / "steps-10-14.json").write_text("{}")
+    return folder
 
 
 def huge(folder: Path, lines: int = 100_000, metrics: int = 60) -> Path:

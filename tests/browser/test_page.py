@@ -38,7 +38,7 @@ def show(browser: Browser, address: str, width: int = 1440, scheme: str = "light
 
 
 @pytest.mark.parametrize(
-    "name", ["single", "japanese", "compare", "compare-japanese", "failed", "odd", "hostile", "hostile-compare"]
+    "name", ["single", "japanese", "compare-japanese", "failed", "odd", "lost-compare", "hostile", "hostile-compare"]
 )
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1440, "light")])
 def test_it_draws_alone_and_fits(browser: Browser, pages: dict[str, str], name: str, width: int, scheme: str) -> None:
@@ -161,6 +161,33 @@ def test_controls_redraw(browser: Browser, pages: dict[str, str]) -> None:
     browser.settle()
     assert browser.run(AXIS) != steps and browser.run(f"{PLOT}.querySelector('text.x').textContent")[-1] in "sm"
     assert browser.errors == []
+
+
+def test_a_loss_that_is_lost_is_not_shown_as_its_last_number(browser: Browser, pages: dict[str, str]) -> None:
+    show(browser, pages["lost"])
+    assert browser.run(f"{FIRST}.querySelector('[data-curve=loss]').textContent") == "NaN"
+    assert browser.run(f"{FIRST}.querySelector('[data-curve=eval_loss]').textContent") != "NaN"
+    assert browser.run(f"{FIRST}.querySelector('.lost').innerText") == "■ loss: not finite since step 800"
+    browser.mouse("mouseMoved", *inside(browser, 0.3))
+    browser.settle()
+    assert browser.run(f"{FIRST}.querySelector('[data-curve=loss]').textContent") != "NaN"
+    show(browser, pages["failed"])
+    assert browser.run(f"{FIRST}.querySelector('.lost').innerText") == (
+        "■ loss: not finite at some steps from 300 to 360"
+    )
+    assert browser.run("document.querySelector('.callout details').open") is False
+    show(browser, pages["single"])
+    assert browser.run("[...document.querySelectorAll('.lost')].every((one) => one.hidden)") is True
+
+
+def test_a_comparison_says_which_curves_are_dashed(browser: Browser, pages: dict[str, str]) -> None:
+    show(browser, pages["compare"])
+    said = browser.run(f"{FIRST}.querySelector('figcaption').innerText").split()
+    assert said == ["Loss", "loss", "eval_loss"]
+    dashed = "getComputedStyle({}).strokeDasharray"
+    swatches = f"{FIRST}.querySelectorAll('figcaption .swatch line')"
+    assert browser.run(dashed.format(f"{swatches}[0]")) == "none" != browser.run(dashed.format(f"{swatches}[1]"))
+    assert browser.run(f"getComputedStyle({swatches}[1]).stroke").startswith("rgb")
 
 
 def test_curves_and_runs_are_switched_off_and_on(browser: Browser, pages: dict[str, str]) -> None:

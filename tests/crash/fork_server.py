@@ -23,13 +23,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-# torch._dynamo: torch loads it, and sympy, at the first step of an optimizer.
+# torch._dynamo: torch loads it, and sympy, at the first step of an optimizer. The rest is what a training loads on use.
 _PRELOADED = (
     "torch",
     "torch._dynamo",
     "numpy",
     "kunren.trainer",
+    "kunren.callbacks.printer",
+    "kunren.checkpoint.formats.safetensors_file",
+    "kunren.loop.evaluate",
+    "kunren.loop.guards.rescue",
+    "kunren.loop.train",
     "kunren.seams.lifecycle",
+    "safetensors.torch",
     "crash.training",
     "crash.faults",
 )

@@ -42,6 +42,7 @@ SETTINGS: dict[str, Any] = {
     "save_total_limit": 2,
     "metric_for_best_model": "loss",
     "report_to": "none",
+    "run_report": False,
     "disable_tqdm": True,
     "use_cpu": True,
 }

@@ -81,6 +81,33 @@ def test_from_training_step(tmp_path: Path) -> None:
     assert logged(trainer, "rows") == pytest.approx([22 / 6, 22 / 6])
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_from_training_step_uneven_labels_weigh_as_they_do_in_the_loss(is_first: bool, tmp_path: Path) -> None:
+    class Trainer(kunren.Trainer):
+        def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+            counted = (inputs["labels"] != -100).float().sum()
+            if is_first:
+                self.report(counted=counted)
+            loss = super().training_step(model, inputs, num_items_in_batch)
+            return loss if is_first else (loss, {"counted": counted})
+
+    settings = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 2, "max_steps": 1}
+    trainer = trained(tmp_path, Trainer, Tokens(), train_dataset=rows.tokens(2, keep=(1, 7)), **settings)
+    assert logged(trainer, "counted") == [pytest.approx((1 * 1 + 7 * 7) / 8)]
+
+
+def test_in_pieces_too(tmp_path: Path) -> None:
+    class Trainer(FromTheStep):
+        def compute_loss(self, model: Any, inputs: Any, *others: Any, **options: Any) -> Any:
+            if len(inputs["labels"]) > 2:
+                raise torch.OutOfMemoryError("out of memory")
+            return super().compute_loss(model, inputs, *others, **options)
+
+    trainer = trained(tmp_path, Trainer)
+    assert set(logged(trainer, "rows")) == {2.0}
+    assert logged(trainer, "loss") == pytest.approx(logged(trained(tmp_path, kunren.Trainer), "loss"))
+
+
 def test_an_evaluation_has_its_own(tmp_path: Path) -> None:
     settings = {"eval_strategy": "steps", "eval_steps": 1, "logging_steps": 3}
     trainer = trained(tmp_path, eval_dataset=rows.points(13), **settings)
@@ -101,6 +128,7 @@ def test_the_open_interval_survives_a_resume(tmp_path: Path) -> None:
 BAD = {
     "loss": 1.0,
     "step": 2,
+    "eval_loss": 1.0,
     "vector": torch.ones(3),
     "text": "good",
     "none": None,
@@ -123,7 +151,8 @@ def test_what_cannot_be_averaged_is_told_once_and_left_out(tmp_path: Path, caplo
     assert set(logged(trainer, "good")) == {3.0}
     for name in BAD:
         assert caplog.text.count(f"report({name}=...)") == 1
-        assert name in ("loss", "step") or not logged(trainer, name)
+        assert name in ("loss", "step", "eval_loss") or not logged(trainer, name)
+    assert all(loss != 1.0 for loss in logged(trainer, "eval_loss"))
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,29 @@ def test_what_follows_from_an_evaluation_is_not_lost_with_it(event: str, tmp_pat
     assert trained(tmp_path / "first", resume=True, **settings).state.best_global_step == 1
 
 
+def test_the_best_weights_are_not_saved_as_those_of_the_last_step(tmp_path: Path) -> None:
+    settings = {"save_strategy": "best", "metric_for_best_model": "eval_loss", "greater_is_better": True}
+    failed(tmp_path, raising("on_train_end"), load_best_model_at_end=True, **settings)
+    assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-1"]
+
+
+@pytest.mark.parametrize("policy", ["skip", "rollback", "raise"])
+def test_a_callback_that_raises_at_gradients_that_are_not_finite(policy: str, tmp_path: Path) -> None:
+    class Spoilt(Points):
+        left = 8
+
+        def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+            self.left -= 1
+            output = super().forward(x, labels)
+            return {**output, "loss": output["loss"] * (float("inf") if self.left == 0 else 1.0)}
+
+    settings = {"save_strategy": "steps", "save_steps": 100, "nonfinite": policy}
+    args, callback = arguments(tmp_path, **settings), raising("on_nonfinite", at=0)
+    with pytest.raises(Failure):
+        kunren.Trainer(model=Spoilt(), args=args, train_dataset=rows.points(40), callbacks=[callback]).train()
+    assert (tmp_path / "checkpoint-7").is_dir()
+
+
 def test_what_ends_a_process_is_an_error_too(tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         trained(tmp_path, raising("on_step_end", error=SystemExit(3)))

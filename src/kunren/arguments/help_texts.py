@@ -73,7 +73,7 @@ def help_sections(language: str) -> list[tuple[str, list[ArgumentHelp]]]:
     """The groups, each with its title and its arguments."""
     texts = help_texts(language)
     return [
-        (titles[LANGUAGES.index(language)], [_help_of(item, texts[item.name]) for item in _own_fields(group)])
+        (titles[LANGUAGES.index(language)], [_help_of(group, item, texts[item.name]) for item in _own_fields(group)])
         for group, titles in _TITLES.items()
     ]
 
@@ -101,8 +101,8 @@ def _own_fields(group: type[ArgumentGroup]) -> list[dataclasses.Field[Any]]:
     return [item for item in fields if item.name in own]
 
 
-def _help_of(item: dataclasses.Field[Any], text: str) -> ArgumentHelp:
-    annotation = str(item.type)
+def _help_of(group: type[ArgumentGroup], item: dataclasses.Field[Any], text: str) -> ArgumentHelp:
+    annotation = str(inspect.get_annotations(group)[item.name])  # transformers' parser writes over `item.type`
     enums = [enum for name in annotation.split(" | ") if (enum := enum_named(name))]
     named = [str(member) for enum in enums for member in enum]
     if choices.OptimizerNames in enums:

@@ -62,8 +62,8 @@ class LoggingAndTracking(ArgumentGroup):
     )
     profile_steps: str | None = explained(
         None,
-        "Steps to write a torch profiler trace of, the first and the last, counted from 1, as in '10:14';"
-        " '10' is one step, None: none.",
+        "Steps to write a torch profiler trace of, into profile/ in the output folder: the first and the last, counted "
+        "from 1, as in '10:14'; '10' is one step, None: none.",
     )
     disable_tqdm: bool | None = explained(
         None, "Print plain lines where there would be a progress bar; None is the same as False."

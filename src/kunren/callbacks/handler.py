@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, final
@@ -47,7 +48,7 @@ class CallbackHandler:
             warnings.warn(
                 "There is no DefaultFlowCallback: nothing will be logged, evaluated or saved, and training will not "
                 f"stop at max_steps, unless another callback sees to it. Callbacks:\n{self.callback_list}",
-                stacklevel=2,
+                stacklevel=_levels_to_the_user(),
             )
 
     def add_callback(self, callback: Any) -> None:
@@ -63,7 +64,7 @@ class CallbackHandler:
             warnings.warn(
                 f"Adding a second {type(instance).__name__}; both will be called. Callbacks so far:\n"
                 f"{self.callback_list}",
-                stacklevel=2,
+                stacklevel=_levels_to_the_user(),
             )
         self.callbacks.append(instance)
 
@@ -178,5 +179,13 @@ def _warn_of_misspelt_hooks(kind: type) -> None:
         if name.startswith("on_") and name not in HOOKS and callable(getattr(kind, name)):
             warnings.warn(
                 f"{kind.__name__}.{name} is not a hook, so nothing will call it.{did_you_mean(name, HOOKS)}",
-                stacklevel=3,
+                stacklevel=_levels_to_the_user(),
             )
+
+
+def _levels_to_the_user() -> int:
+    """The `stacklevel` with which a warning of the caller's points to the first line outside kunren."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("kunren."):
+        level, frame = level + 1, frame.f_back
+    return level

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from time import monotonic
 from typing import Any, final
 
 from kunren.base.state import TrainerState
 from kunren.base.text_table import text_table
-from kunren.callbacks.progress import Evaluation, ProgressCallback
+from kunren.callbacks.progress import ProgressCallback
 from kunren.callbacks.progress_bars import in_notebook
+from kunren.callbacks.progress_records import Entry, Evaluation
 
 SHOWN_ROWS = 100
 FIRST_COLUMNS = ("Step", "Epoch", "Training Loss")
@@ -92,10 +93,11 @@ class NotebookProgressCallback(ProgressCallback):
         self._bars = Display()  # the next one is shown below
         return None
 
-    def _show_logs(self, state: TrainerState, logs: Mapping[str, Any], now: float) -> None:
+    def _show_logs(self, state: TrainerState, entries: Sequence[Entry], now: float) -> None:
         if self.training_tracker is None:
-            return super()._show_logs(state, logs, now)
-        self._put(self.training_tracker, state.global_step, cells(logs))
+            return super()._show_logs(state, entries, now)
+        for entry in entries:
+            self._put(self.training_tracker, entry.step, cells(entry.logs))
         return self._draw_training(state, now) if now >= self._next_table else None
 
     def _put(self, table: Table, step: int, values: Mapping[str, Any]) -> None:
@@ -186,13 +188,25 @@ def cells(logs: Mapping[str, Any], is_evaluation: bool | None = None) -> dict[st
     for name, value in logs.items():
         if name in _NOT_IN_THE_TABLE or name.endswith(_SPEEDS):
             continue
-        # Without the prefix, "eval" or another; what is left of "eval_squad_f1" tells the set.
-        bare = name.partition("_")[2] if is_evaluation else ""
-        column = " ".join(part.capitalize() for part in (bare or name).split("_"))
-        if column == "Loss":
-            column = f"{_loss_of(name)} Loss" if is_evaluation else "Training Loss"
+        column = _column(name, is_evaluation)
         found[column] = f"{value:.2f}" if name == "epoch" and isinstance(value, (int, float)) else value
     return found
+
+
+def _column(name: str, is_evaluation: bool) -> str:
+    """The heading for a name: that of an evaluation goes without its prefix, and no name of the training is like it."""
+    if not is_evaluation:
+        return "Epoch" if name == "epoch" else f"Training {_title(name)}"
+    # "eval" or another prefix; what is left of "eval_squad_f1" tells the set.
+    bare = name.partition("_")[2]
+    if bare == "loss":
+        return f"{_loss_of(name)} Loss"
+    is_taken = bare in ("step", "epoch") or bare.startswith("training_")  # of a set of that name
+    return _title(name if is_taken or not bare else bare)
+
+
+def _title(name: str) -> str:
+    return " ".join(part.capitalize() for part in name.split("_"))
 
 
 def bar(name: str, done: int, total: int | None, text: str) -> str:

@@ -2,22 +2,45 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+import os
+import sys
+import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from kunren.base.state import TrainerControl, TrainerState
 from kunren.callbacks.callback import TrainerCallback
 from kunren.callbacks.handler import CallbackHandler
+from kunren.callbacks.printer import encodable, print_line
 
 logger = logging.getLogger(__name__)
 
 FOLDER = "profile"
 _ROWS = 30
+# Of Kineto, torch's tracer: 4 are its errors, and 5 is a line for each begin and end of a trace, on standard error.
+_KINETO_VARIABLE, _KINETO_LEVEL = "KINETO_LOG_LEVEL", "6"
+
+Hook = TypeVar("Hook", bound=Callable[..., None])
+
+
+def _set_apart(hook: Hook) -> Hook:
+    """What the hook takes is a cost of the profiler, and no part of the step that is profiled."""
+
+    @functools.wraps(hook)
+    def timed(self: ProfilerCallback, *values: Any, **named: Any) -> None:
+        begun = time.perf_counter()
+        try:
+            hook(self, *values, **named)
+        finally:
+            self._take_out(time.perf_counter() - begun)
+
+    return timed  # type: ignore[return-value]
 
 
 class ProfilerCallback(TrainerCallback):
@@ -25,7 +48,8 @@ class ProfilerCallback(TrainerCallback):
 
     `profile/steps-10-14.json` in the output folder is for chrome://tracing or ui.perfetto.dev, each step a range named
     as torch's profiler names them, with the number of the optimizer step; the .txt beside it has the operations that
-    took longest. Of several processes each writes its own. A training that ends in between leaves what there is.
+    took longest. Of several processes each writes its own, and the first says where. A training that ends in between
+    leaves what there is. `profile_steps` has what profiling itself takes counted as "other" in the account of the run.
     """
 
     def __init__(self, first: int, last: int, folder: Path | None = None) -> None:
@@ -36,10 +60,18 @@ class ProfilerCallback(TrainerCallback):
         self._range = ExitStack()  # of the step at hand
         self._steps: list[int] = []  # that the trace has
         self._is_done = False
+        self._tells = True  # where the trace is
         self._leave: Callable[[], object] = lambda: None
+        self._take_out: Callable[[float], object] = lambda seconds: None
 
-    def attach(self, handler: CallbackHandler) -> Callable[[], None]:
-        """Listen until the last step to profile is done: hooks that only wait cost too. Returns what ends it early."""
+    def attach(
+        self, handler: CallbackHandler, take_out: Callable[[float], object] = lambda seconds: None
+    ) -> Callable[[], None]:
+        """Listen until the last step to profile is done: hooks that only wait cost too. Returns what ends it early.
+
+        `take_out` is told, just after them, of seconds that went into profiling itself.
+        """
+        self._take_out = take_out
         handler.add_callback(self)
         self._leave = lambda: handler.pop_callback(self)
         return self.close
@@ -51,7 +83,7 @@ class ProfilerCallback(TrainerCallback):
         self._leave()
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self._is_done, self._steps = False, []
+        self._is_done, self._steps, self._tells = False, [], state.is_world_process_zero
         folder = self.folder or Path(args.output_dir).absolute()
         rank = f"-rank-{args.process_index}" if args.world_size > 1 else ""
         self._path = folder / FOLDER / f"steps-{self.first}-{self.last}{rank}.json"
@@ -69,6 +101,7 @@ class ProfilerCallback(TrainerCallback):
                 *(self.first, self.last, done + 1, max_steps, first, last),
             )
 
+    @_set_apart
     def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         step = state.global_step + 1
         if self._is_done or not self.first <= step <= self.last:
@@ -77,6 +110,7 @@ class ProfilerCallback(TrainerCallback):
             if self._profile is None:
                 if torch._C._autograd._profiler_enabled():  # a second one would end the first without a word
                     raise RuntimeError("another profiler is running")
+                os.environ.setdefault(_KINETO_VARIABLE, _KINETO_LEVEL)  # read by the first profiler of a process
                 profile = torch.profiler.profile(record_shapes=True)
                 profile.start()
                 self._profile = profile
@@ -85,6 +119,7 @@ class ProfilerCallback(TrainerCallback):
         except Exception as error:
             self._give_up(error)
 
+    @_set_apart
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._end_range()
         if state.global_step >= self.last and not self._is_done:
@@ -116,13 +151,24 @@ class ProfilerCallback(TrainerCallback):
             self._path.with_suffix(".txt").write_text(self._table(profile), encoding="utf-8")
         except Exception as error:  # a full disk, a profiler that somebody else has stopped
             self._give_up(error)
+            return
+        if self._tells:
+            with suppress(Exception):  # a closed pipe
+                _print_past_bars(
+                    f"The trace of {self._names_of_steps()}: {self._path}; open it in ui.perfetto.dev or "
+                    "chrome://tracing."
+                )
+
+    def _names_of_steps(self) -> str:
+        first, last = self._steps[0], self._steps[-1]
+        return f"step {first}" if first == last else f"steps {first} to {last}"
 
     def _table(self, profile: torch.profiler.profile) -> str:
         averages = profile.key_averages()
         on_device = any(average.self_device_time_total > 0 for average in averages)
         by = "self_device_time_total" if on_device else "self_cpu_time_total"
-        steps = f"step {self._steps[0]}" if len(self._steps) == 1 else f"steps {self._steps[0]} to {self._steps[-1]}"
-        return f"Operations of {steps} that took longest, by {by}.\n\n{averages.table(sort_by=by, row_limit=_ROWS)}\n"
+        table = averages.table(sort_by=by, row_limit=_ROWS)
+        return f"Operations of {self._names_of_steps()} that took longest, by {by}.\n\n{table}\n"
 
     def _give_up(self, error: Exception) -> None:
         profile, self._profile = self._profile, None
@@ -137,3 +183,14 @@ class ProfilerCallback(TrainerCallback):
                 "Steps %d to %d are not profiled: %s: %s. Training goes on.",
                 *(self.first, self.last, type(error).__name__, error),
             )
+
+
+def _print_past_bars(text: str) -> None:
+    """Print a line above the bars that are open, if any are."""
+    if "tqdm" not in sys.modules:
+        print_line(text)
+        return
+    from tqdm import tqdm
+
+    tqdm.write(encodable(text, sys.stdout))
+    sys.stdout.flush()

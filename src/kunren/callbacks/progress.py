@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import weakref
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
@@ -25,48 +24,23 @@ from kunren.callbacks.progress_bars import (
     shows_bars,
 )
 from kunren.callbacks.progress_pace import Pace, clock, speed
+from kunren.callbacks.progress_records import Entry, Evaluation
 
 logger = logging.getLogger(__name__)
 
 COST_LIMIT = 50  # a bar that took t seconds to draw is left alone for this many times t
 
 
-@dataclass
-class Evaluation:
-    """An evaluation or prediction that is going on. `total`: its batches, None for a stream."""
-
-    loader: Callable[[], Any]
-    prefix: str | None
-    total: int | None
-    begun: float
-    batches: int = 0
-
-    @property
-    def name(self) -> str:
-        """The set's name where there are several sets."""
-        if self.prefix is None or self.prefix == "eval":
-            return "evaluation"
-        return "prediction" if self.prefix == "test" else one_line(self.prefix.removeprefix("eval_"))
-
-    def words(self, now: float) -> tuple[str, list[str]]:
-        """The count and the times."""
-        elapsed = clock(now - self.begun)
-        if self.total is None:
-            return f"{self.batches} batch{'' if self.batches == 1 else 'es'}", [f"[{elapsed}]"]
-        count = f"{self.batches}/{self.total}"
-        if not 0 < self.batches < self.total:
-            return count, [f"[{elapsed}]"]
-        remaining = (self.total - self.batches) * (now - self.begun) / self.batches
-        return count, [f"[{elapsed}<{clock(remaining)}]"]
-
-
 class ProgressCallback(TrainerCallback):
     """A bar over `max_steps`, one over each evaluation, and a line for each log entry; never ends a run.
 
-    Strings longer than `max_str_len` characters are not shown in log lines.
+    Strings longer than `max_str_len` characters are not shown in log lines. Lines that come quicker than
+    `refresh_seconds` after another are written together: with the next log after that time, and before an evaluation or
+    the end, whatever that is.
     """
 
     refresh_seconds = 0.1
+    _hears_steps = True
 
     def __init__(self, max_str_len: int = 100) -> None:
         self.max_str_len = max_str_len
@@ -77,9 +51,10 @@ class ProgressCallback(TrainerCallback):
         self._has_failed = False
         self._pace: Pace | None = None
         self._evaluation: Evaluation | None = None
-        self._last_logs: dict[str, Any] = {}
+        self._last_logs: Mapping[str, Any] = {}
         self._last_speed: str | None = None
-        self._next_refresh = self._last_event = 0.0
+        self._next_refresh = self._next_lines = self._last_event = 0.0
+        self._waiting: list[Entry] = []
         self._stop_making_way: Callable[[], None] | None = None
 
     # ---- the hooks
@@ -89,6 +64,7 @@ class ProgressCallback(TrainerCallback):
             self._is_training = True
             self.current_step = state.global_step
             self._evaluation, self._last_logs, self._last_speed = None, {}, None
+            self._waiting, self._next_lines = [], 0.0
             self._last_event = monotonic()
             self._pace = Pace(state.global_step, self._last_event)
             self._guard(self._begin, args, state)
@@ -115,7 +91,11 @@ class ProgressCallback(TrainerCallback):
         # An evaluation that failed has not ended: the next one is told from it by its data.
         if current is None or current.loader() is not eval_dataloader or current.prefix != metric_key_prefix:
             self._guard(self._close_prediction_bar)
-            loader, begun = _reference(eval_dataloader), self._last_event if self._is_active else now
+            self._guard(self._show_waiting, state, now)
+            loader, begun = (
+                _reference(eval_dataloader),
+                self._last_event if self._is_active and self._hears_steps else now,
+            )
             current = Evaluation(loader, metric_key_prefix, _length(eval_dataloader), begun)
             self._evaluation = current
         current.batches += 1
@@ -152,8 +132,16 @@ class ProgressCallback(TrainerCallback):
         account: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        if logs is not None and self._is_active:
-            self._guard(self._log, state, logs, account)
+        if logs is None or not self._is_active:
+            return
+        now = monotonic()
+        entry = Entry(now, state.global_step, dict(logs), account)
+        self._waiting.append(entry)
+        if entry.is_of_training:
+            self._last_event = now  # reading the loss waited for the steps
+            if now < self._next_lines:
+                return
+        self._guard(self._show_waiting, state, now)
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self._is_active:
@@ -165,6 +153,7 @@ class ProgressCallback(TrainerCallback):
     ) -> None:
         """Let go of the line, for the traceback to start on one of its own."""
         self._is_training, self._evaluation = False, None
+        self._guard(self._show_waiting, state, monotonic())
         self._guard(self._close)
 
     # ---- what they share
@@ -189,6 +178,7 @@ class ProgressCallback(TrainerCallback):
             )
 
     def _refresh(self, state: TrainerState, now: float) -> None:
+        self._show_waiting(state, now)
         if self._pace is not None:
             self._pace.advance(state.global_step, now)
         self._draw_training(state, now)
@@ -207,20 +197,31 @@ class ProgressCallback(TrainerCallback):
         evaluation, self._evaluation = self._evaluation, None
         now = monotonic()
         if self._pace is not None:
-            self._pace.pause(now - self._last_event)
+            begun = self._last_event if self._hears_steps else now if evaluation is None else evaluation.begun
+            self._pace.pause(now - begun)
             self._last_event = now
         if evaluation is not None:
             self._guard(self._end_evaluation, evaluation, state, metrics or {}, now)
 
-    def _log(self, state: TrainerState, logs: Mapping[str, Any], account: Mapping[str, Any] | None) -> None:
-        now = monotonic()
-        if "loss" in logs:
-            self._last_event = now  # reading the loss waited for the steps
+    def _show_waiting(self, state: TrainerState, now: float) -> None:
+        """Show what has been logged and not been shown, in order."""
+        if not self._waiting:
+            return
+        entries, self._waiting = self._waiting, []
+        self._next_lines = now + self.refresh_seconds
+        for entry in entries:
+            if not entry.is_of_training:
+                self._close_prediction_bar()  # these are the metrics of the evaluation: it is over
+                continue
+            self._last_logs = entry.logs
+            if entry.account is not None:
+                self._last_speed = speed(entry.account, None)
             if self._pace is not None:
-                self._pace.advance(state.global_step, now)
-            self._last_logs = dict(logs)
-            self._last_speed = speed(account, None)
-        self._show_logs(state, logs, now)
+                self._pace.advance(entry.step, entry.time)
+                if entry.step < state.max_steps:
+                    entry.left = self._pace.remaining(state.max_steps)
+            entry.speed = self._last_speed or speed(None, self._pace)
+        self._show_logs(state, entries, now)
 
     def _elapsed(self, now: float) -> str:
         return clock(now - self._pace.begun if self._pace is not None else 0.0)
@@ -276,21 +277,20 @@ class ProgressCallback(TrainerCallback):
                 print_line(self._line(evaluation.name, metrics))
         self._close_prediction_bar()
 
-    def _show_logs(self, state: TrainerState, logs: Mapping[str, Any], now: float) -> None:
-        line = self._line(f"step {state.global_step}/{state.max_steps}", logs)
-        if "loss" not in logs:
-            self._close_prediction_bar()  # these are the metrics of the evaluation: it is over
+    def _show_logs(self, state: TrainerState, entries: Sequence[Entry], now: float) -> None:
+        lines = [self._line(f"step {entry.step}/{state.max_steps}", entry.logs) for entry in entries]
         if self.training_bar is not None and is_terminal(sys.stdout):
             self._set_training(state, now)
-            line = encodable(folded(line, columns_of(self.training_bar)), sys.stdout)
-            self.training_bar.write(line)  # draws the bar as well
+            columns = columns_of(self.training_bar)
+            text = "\n".join(folded(line, columns) for line in lines)
+            self.training_bar.write(encodable(text, sys.stdout))  # draws the bar as well
             return
-        if "loss" in logs:
-            newest = self._last_speed or speed(None, self._pace)
-            line += f" | {newest}" if newest is not None else ""
-            if state.global_step < state.max_steps and (left := self._remaining(state)) != "?":
-                line += f" | {left} left"
-        print_line(line)
+        for index, entry in enumerate(entries):
+            if entry.speed is not None:
+                lines[index] += f" | {entry.speed}"
+            if entry.left is not None:
+                lines[index] += f" | {clock(entry.left)} left"
+        print_line("\n".join(lines))
         self._draw_training(state, now)
 
     def _line(self, head: str, logs: Mapping[str, Any]) -> str:
@@ -306,6 +306,7 @@ class ProgressCallback(TrainerCallback):
         return one_line(text)
 
     def _end(self, state: TrainerState) -> None:
+        self._show_waiting(state, monotonic())
         self._draw_training(state, monotonic(), is_over=True)
         self._close()
 
@@ -338,6 +339,13 @@ class ProgressCallback(TrainerCallback):
             stop()
 
 
+class ProgressLinesCallback(ProgressCallback):
+    """Progress where no bar could be drawn when the Trainer was built: nothing is done at the end of a step."""
+
+    on_step_end = None  # type: ignore[assignment]
+    _hears_steps = False
+
+
 def reporter(disable_tqdm: bool) -> type[TrainerCallback]:
     """The callback that shows a run in the place this process runs in."""
     if disable_tqdm:
@@ -345,7 +353,7 @@ def reporter(disable_tqdm: bool) -> type[TrainerCallback]:
     if in_notebook():
         found: type[TrainerCallback] = resolve("kunren.callbacks.notebook:NotebookProgressCallback")
         return found
-    return ProgressCallback
+    return ProgressCallback if shows_bars() else ProgressLinesCallback
 
 
 def _reference(loader: Any) -> Callable[[], Any]:

@@ -46,13 +46,19 @@ class Pace:
 
 
 def speed(account: Mapping[str, Any] | None, pace: Pace | None) -> str | None:
-    """Tokens a second, or samples, or steps: the first that is known."""
-    if account is not None and account.get("wall"):
+    """Tokens a second of training, or samples, or steps: the first that is known."""
+    if account is not None and (seconds := _seconds_of_training(account)) > 0:
         for unit in ("tokens", "samples"):
             if account.get(unit):
-                return f"{_rounded(account[unit] / account['wall'])} {unit}/s"
+                return f"{_rounded(account[unit] / seconds)} {unit}/s"
     steps_per_second = pace.steps_per_second if pace is not None else None
     return f"{_rounded(steps_per_second)} steps/s" if steps_per_second is not None else None
+
+
+def _seconds_of_training(account: Mapping[str, Any]) -> float:
+    """An evaluation or a checkpoint since the last log makes no step slower."""
+    phases = account.get("seconds") or {}
+    return float((account.get("wall") or 0.0) - sum(phases.get(name, 0.0) for name in ("evaluation", "checkpoint")))
 
 
 def clock(seconds: float | None) -> str:

@@ -6,13 +6,16 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 
 from kunren.arguments.construction import USUAL_ELSEWHERE
-from kunren.arguments.help_texts import LANGUAGES, ArgumentHelp, help_sections
+from kunren.arguments.help_texts import ArgumentHelp, help_sections
 from kunren.arguments.later import LATER
 from kunren.arguments.legacy import LEGACY_NAMES
 from kunren.base.names import closest_name
+from kunren.cli.language import LANGUAGES
+from kunren.cli.language import language_of as language_of  # where it was at first
 from kunren.cli.line_breaks import wrapped
 
 _WIDEST, _NARROWEST = 110, 40
@@ -66,6 +69,8 @@ _WORDS = {
         "elsewhere": "{} is called {} here.",
         "formerly": "{} is an old name: {}.",
         "written": "written: ",
+        "nearest": " Did you mean '{}'?",
+        "unknown": "There is no argument '{}'.{} `kunren train --help` shows all.",
     },
     "ja": {
         "about": "CONFIG（`名前: 値` の行を並べた YAML または JSON ファイル）のとおりに学習する。"
@@ -87,19 +92,14 @@ _WORDS = {
         "elsewhere": "{} は、ここでは {} という名前。",
         "formerly": "{} は以前の名前: {}",
         "written": "書き方: ",
+        "nearest": "'{}' のことか。",
+        "unknown": "引数 '{}' はない。{}一覧は `kunren train --help` で見られる。",
     },
 }
 
 
 class UnknownName(Exception):
     """There is no argument of that name; the message tells the nearest one."""
-
-
-def language_of(environment: Mapping[str, str]) -> str:
-    """The language that the first of the variables that is set asks for, if there is help in it; English otherwise."""
-    said = next((environment[name] for name in ("LC_ALL", "LC_MESSAGES", "LANG") if environment.get(name)), "")
-    code = re.split(r"[_.@-]", said.lower())[0]
-    return code if code in LANGUAGES else "en"
 
 
 def overview(language: str, width: int | None = None) -> str:
@@ -135,16 +135,23 @@ def details(names: Sequence[str], language: str, width: int | None = None) -> st
             blocks.append([line for entry in near for line in _short(entry, language, columns)])
         else:
             nearest = closest_name(name, groups)
-            hint = f" Did you mean '{nearest}'?" if nearest else ""
-            raise UnknownName(f"There is no argument {name!r}.{hint} `kunren train --help` shows all.")
+            hint = _WORDS[language]["nearest"].format(nearest) if nearest else ""
+            raise UnknownName(_WORDS[language]["unknown"].format(name, hint))
     return "\n\n".join("\n".join(block) for block in blocks)
 
 
 def show(text: str) -> None:
     """Print it; characters that the terminal's encoding lacks become question marks, and `| head` may stop reading."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    with suppress(BrokenPipeError):
+        print(text.encode(encoding, "replace").decode(encoding))
+    drain()
+
+
+def drain() -> None:
+    """Have what was printed written, unless nobody reads it any more."""
     try:
-        print(text.encode(encoding, "replace").decode(encoding), flush=True)
+        sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it ends
 

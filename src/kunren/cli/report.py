@@ -4,20 +4,43 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from kunren.cli.language import LANGUAGES, add_parser, spoken
 
 if TYPE_CHECKING:
     from kunren.report.run_files import RunRecord
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
-_DESCRIPTION = """\
+_ABOUT = "the curves and facts of a run as a page; compare runs", "学習の曲線と概要をページにする。複数の学習を比較する"
+_DESCRIPTION = (
+    """\
 kunren report DIR            writes report.html and curves.png into the folder of a run, and prints a summary
 kunren report A B C          compares runs on one page, compare.html; DIR may also be a folder of several runs
 kunren report sync DIR --to NAME[,NAME]
-                             sends what a run has logged to trackers: tensorboard, wandb, mlflow, ..."""
+                             sends what a run has logged to trackers: tensorboard, wandb, mlflow, ...""",
+    """\
+kunren report DIR            学習のフォルダーに report.html と curves.png を書き出し、概要を表示する
+kunren report A B C          複数の学習を 1 つのページ compare.html で比較する（DIR は学習を含むフォルダーでもよい）
+kunren report sync DIR --to NAME[,NAME]
+                             記録をトラッカー（tensorboard、wandb、mlflow など）に送る""",
+)
+_HELP = {
+    "folders": (
+        "the folder of a run, one of its checkpoints, or of runs",
+        "学習のフォルダー、そのチェックポイント、または複数の学習を含むフォルダー",
+    ),
+    "out": ("write the page here", "ページの書き出し先"),
+    "picture": ("leave out curves.png", "curves.png を書き出さない"),
+    "lang": (
+        "the language of page, picture and summary; otherwise what LC_ALL, LC_MESSAGES or LANG says",
+        "ページ、画像、概要の言語。省略すると LC_ALL、LC_MESSAGES、LANG に従う",
+    ),
+    "to": ("with sync: the trackers to send to", "sync とともに：送り先のトラッカー"),
+}
 _COMPARISON_NAME = "compare.html"
 
 
@@ -27,32 +50,31 @@ class ReportCommandError(Exception):
 
 def add_command(commands: Commands) -> None:
     """Add `report` to the commands of the top parser."""
-    parser = commands.add_parser(
-        "report",
-        help="the curves and facts of a run as a page; compare runs",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "folders", nargs="+", metavar="DIR", help="the folder of a run, one of its checkpoints, or of runs"
-    )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the page here")
-    parser.add_argument("--no-picture", dest="picture", action="store_false", help="leave out curves.png")
-    parser.add_argument("--lang", choices=("en", "ja"), default="en", help="the language of page, picture and summary")
-    parser.add_argument("--to", metavar="NAME[,NAME]", help="with sync: the trackers to send to")
+    parser, arguments, options, at = add_parser(commands, "report", _ABOUT, _DESCRIPTION)
+    arguments.add_argument("folders", nargs="+", metavar="DIR", help=_HELP["folders"][at])
+    options.add_argument("--out", type=Path, metavar="FILE", help=_HELP["out"][at])
+    options.add_argument("--no-picture", dest="picture", action="store_false", help=_HELP["picture"][at])
+    options.add_argument("--lang", choices=LANGUAGES, help=_HELP["lang"][at])
+    options.add_argument("--to", metavar="NAME[,NAME]", help=_HELP["to"][at])
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Write a report; 2 for a folder without a run, or one that cannot be written."""
+    from kunren.cli.screen import give_up_writing
     from kunren.report.run_folders import NoRunError
+    from kunren.report.words import words
 
+    options.lang = spoken(options.lang)
     try:
         if options.folders[0] == "sync" and (options.to or len(options.folders) > 1 or not Path("sync").is_dir()):
             return _sync(options)
         if options.to is not None:
-            raise ReportCommandError("--to belongs to `kunren report sync DIR --to NAME`.")
+            raise ReportCommandError(words(options.lang)["to_without_sync"])
         return _report(options)
+    except BrokenPipeError:
+        give_up_writing(sys.stdout)
+        return 0
     except (ReportCommandError, NoRunError, ImportError, OSError, ValueError) as error:
         print(f"kunren: {error}", file=sys.stderr)
         return 2
@@ -60,160 +82,116 @@ def run(options: argparse.Namespace) -> int:
 
 def _sync(options: argparse.Namespace) -> int:
     """Send what stands in the local log to trackers, run by run."""
-    from kunren.report.run_folders import runs_or_error
+    from kunren.report.run_files import read_run
+    from kunren.report.run_folders import METRICS_NAME, runs_or_error
+    from kunren.report.words import words
 
+    text = words(options.lang)
     trackers = [name.strip() for name in (options.to or "").split(",") if name.strip()]
-    folders = [folder for path in options.folders[1:] for folder in runs_or_error(path)]
+    folders = [folder for path in options.folders[1:] for folder in runs_or_error(path, options.lang)]
     if not folders or not trackers:
-        raise ReportCommandError("say what to send, and where: `kunren report sync DIR --to NAME[,NAME]`.")
-    from kunren.trackers.replay import replay
+        raise ReportCommandError(text["sync_usage"])
+    from kunren.trackers.replay import replay, synced_trackers
 
     for folder in folders:
+        if not (folder / METRICS_NAME).is_file():
+            _print(f"{folder}: {text['sent_nowhere']}")
+            continue
+        before, followed = synced_trackers(folder), read_run(folder).arguments.get("report_to")
+        followed = followed if isinstance(followed, (str, list)) else []
         for sent in replay(folder, trackers):
-            run = f" of run {sent.run_id}" if sent.run_id else ""
-            told = f"{sent.lines:,} log lines sent" if sent.lines else "nothing new to send"
-            print(f"{folder}: {sent.tracker}: {told}{run}")
+            told = text["sent"].format(count=f"{sent.lines:,}") if sent.lines else text["sent_nothing"]
+            told += text["sent_to"].format(run=sent.run_id) if sent.run_id else ""
+            _print(f"{folder}: {sent.tracker}: {told}")
+            is_second = sent.tracker in followed or "all" in followed
+            if sent.lines and is_second and sent.tracker not in before:
+                _print(f"  {text['sent_again'].format(tracker=sent.tracker)}")
     return 0
+
+
+def _print(text: str) -> None:
+    from kunren.cli.screen import encodable
+
+    print(encodable(text, sys.stdout), flush=True)
 
 
 def _report(options: argparse.Namespace) -> int:
-    from kunren.report.run_files import read_run
+    """The files first: a summary that nobody reads to its end must not cost them."""
+    from kunren.cli.screen import size_of
+    from kunren.cli.summary import comparison, summary
     from kunren.report.run_folders import runs_or_error
     from kunren.report.words import words
 
-    found = {folder.resolve(): folder for path in options.folders for folder in runs_or_error(path)}
-    runs = [read_run(folder) for folder in found.values()]
-    text = words(options.lang)
-    if len(runs) == 1:
-        print(_facts(runs[0], text))
-        print()
-        _write_one(runs[0], options)
-    else:
-        print(_compared(runs, text))
-        print()
-        _write_comparison(runs, options)
+    found = {folder.resolve(): folder for path in options.folders for folder in runs_or_error(path, options.lang)}
+    runs = [run for run in map(_read_or_tell, found.values()) if run is not None]
+    if not runs:
+        return 2
+    text, written = words(options.lang), list[str]()
+    try:
+        if len(runs) == 1:
+            _write_one(runs[0], options, written)
+        else:
+            _write_comparison(runs, options, written)
+    finally:
+        told = summary(runs[0], text) if len(runs) == 1 else comparison(runs, text, size_of(sys.stdout)[0])
+        _print("\n".join([told, "", *written]))
     return 0
 
 
-def _write_one(run: RunRecord, options: argparse.Namespace) -> None:
+def _read_or_tell(folder: Path) -> RunRecord | None:
+    """The run; of several, one may have begun just now, or be somebody else's: the others are reported."""
+    from kunren.report.run_files import read_run
+
+    try:
+        return read_run(folder)
+    except OSError as error:
+        print(f"kunren: {error}", file=sys.stderr)
+        return None
+
+
+def _write_one(run: RunRecord, options: argparse.Namespace, written: list[str]) -> None:
+    from kunren.report.run_files import series
+    from kunren.report.words import words
     from kunren.report.write import PICTURE_NAME, REPORT_NAME, can_draw, write_page, write_picture
 
-    page = _target(options.out, REPORT_NAME) or run.folder / REPORT_NAME
-    _say(write_page, [run], page, options)
+    page = _target(options, REPORT_NAME) or run.folder / REPORT_NAME
+    written.append(_written(write_page, [run], page, options))
     if not options.picture:
         return
     if can_draw(run):
         picture = page.with_suffix(".png") if options.out else run.folder / PICTURE_NAME
-        _say(write_picture, run, picture, options)
+        written.append(_written(write_picture, run, picture, options))
     else:
-        print(f'{PICTURE_NAME} is not written: it needs matplotlib (pip install "kunren[report]") and a curve.')
+        why = "no_matplotlib" if series(run) else "no_curve_to_draw"
+        written.append(words(options.lang)[why].format(name=PICTURE_NAME))
 
 
-def _write_comparison(runs: Sequence[RunRecord], options: argparse.Namespace) -> None:
+def _write_comparison(runs: Sequence[RunRecord], options: argparse.Namespace, written: list[str]) -> None:
     from kunren.report.write import write_page
 
-    _say(write_page, runs, _target(options.out, _COMPARISON_NAME) or Path(_COMPARISON_NAME), options)
+    page = _target(options, _COMPARISON_NAME) or Path(_COMPARISON_NAME)
+    written.append(_written(write_page, runs, page, options))
 
 
-def _say(write: Any, what: Any, path: Path, options: argparse.Namespace) -> None:
-    """Write a file, and print its path."""
+def _written(write: Any, what: Any, path: Path, options: argparse.Namespace) -> str:
+    """Write a file; its path."""
+    from kunren.report.words import words
+
     try:
-        print(write(what, path, options.lang))
+        return str(write(what, path, options.lang))
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise ReportCommandError(f"{path} cannot be written ({reason}): --out FILE writes it elsewhere.") from None
+        told = words(options.lang)["cannot_write"].format(path=path, reason=error.strerror or str(error))
+        raise ReportCommandError(told) from None
 
 
-def _target(out: Path | None, name: str) -> Path | None:
+def _target(options: argparse.Namespace, name: str) -> Path | None:
     """The file that --out means: in a folder, one of the usual name."""
+    from kunren.report.words import words
+
+    out: Path | None = options.out
     if out is None:
         return None
     target = out / name if out.is_dir() else out
     if not target.parent.is_dir():
-        raise ReportCommandError(f"--out {out}: there is no folder {target.parent}.")
+        raise ReportCommandError(words(options.lang)["no_out_folder"].format(path=out, folder=target.parent))
     return target
-
-
-def _facts(run: RunRecord, text: Mapping[str, str]) -> str:
-    """The summary of one run, a line each."""
-    from kunren.report.text_width import columns_of, padded, printable
-
-    rows = [
-        (text["run"], run.name),
-        (text["folder"], str(run.folder)),
-        (text["outcome"], text[run.outcome] + (f": {run.error.strip().splitlines()[-1]}" if run.error else "")),
-        (text["steps"], _steps(run, text)),
-        *((name, _last_and_best(run, name, text)) for name in ("loss", "eval_loss") if _points(run, name)),
-        (text["duration"], _duration(run, text)),
-        (text["account"], _bottleneck(run, text, with_remedy=True)),
-    ]
-    width = max(columns_of(name) for name, _ in rows) + 2
-    return "\n".join(padded(name, width) + printable(value) for name, value in rows)
-
-
-def _compared(runs: Sequence[RunRecord], text: Mapping[str, str]) -> str:
-    """The runs as rows, and the arguments in which they differ as rows below."""
-    from kunren.report.text_width import table
-
-    keys = ("run", "outcome", "steps")
-    header = [*(text[key] for key in keys), "loss", "eval_loss", f"{text['best']}", text["duration"], text["account"]]
-    rows = []
-    for one in runs:
-        best = min((value for _, value in _points(one, "eval_loss")), default=None)
-        numbers = [_number(_points(one, name)[-1][1]) if _points(one, name) else "" for name in ("loss", "eval_loss")]
-        facts = [one.name, text[one.outcome], _steps(one, text), *numbers, "" if best is None else _number(best)]
-        rows.append([*facts, _duration(one, text), _bottleneck(one, text)])
-    told = table(header, rows, right=(2, 3, 4, 5, 6))
-    different = _different_arguments(runs, text)
-    if not different:
-        return told
-    return told + "\n\n" + table([text["arguments_differ"], *(one.name for one in runs)], different)
-
-
-def _different_arguments(runs: Sequence[RunRecord], text: Mapping[str, str]) -> list[list[str]]:
-    names = sorted({name for one in runs for name in one.arguments} - {"output_dir", "run_name", "logging_dir"})
-    rows = [[name, *(str(one.arguments.get(name, text["default"])) for one in runs)] for name in names]
-    return [row for row in rows if len(set(row[1:])) > 1]
-
-
-def _points(run: RunRecord, name: str) -> list[tuple[int, float]]:
-    from kunren.report.run_files import series
-
-    return series(run).get(name) or []
-
-
-def _last_and_best(run: RunRecord, name: str, text: Mapping[str, str]) -> str:
-    points = _points(run, name)
-    step, best = min(points, key=lambda point: point[1])
-    last = f"{_number(points[-1][1])} ({text['at_step'].format(step=f'{points[-1][0]:,}')})"
-    return f"{last}, {text['best']} {_number(best)} ({text['at_step'].format(step=f'{step:,}')})"
-
-
-def _number(value: float) -> str:
-    return f"{value:.4g}"
-
-
-def _steps(run: RunRecord, text: Mapping[str, str]) -> str:
-    of = " " + text["of_steps"].format(count=f"{run.max_steps:,}") if run.max_steps else ""
-    return f"{run.step:,}{of}"
-
-
-def _duration(run: RunRecord, text: Mapping[str, str]) -> str:
-    from kunren.report.words import duration
-
-    return duration(run.duration, text) if run.duration > 0 else text["unknown"]
-
-
-def _bottleneck(run: RunRecord, text: Mapping[str, str], with_remedy: bool = False) -> str:
-    from kunren.report.bottleneck import bottleneck
-
-    account = run.account
-    if account is None:
-        return text["no_account"] if with_remedy else text["unknown"]
-    finding = bottleneck(account["seconds"], run.environment)
-    if finding is None:
-        return text["no_bottleneck"] if with_remedy else text["none"]
-    share, phase = f"{finding.share:.0%}", text[finding.phase]
-    if with_remedy:
-        return text["bottleneck"].format(phase=phase, share=share) + " " + text[finding.remedy_key]
-    return f"{phase} {share}"

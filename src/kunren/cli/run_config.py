@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import yaml
 
 from kunren.arguments import TrainingArguments
 from kunren.arguments.construction import USUAL_ELSEWHERE
-from kunren.arguments.help_texts import kinds_in
+from kunren.arguments.help_texts import help_sections
 from kunren.arguments.legacy import LEGACY_NAMES
 from kunren.base.names import closest_name
 
@@ -28,7 +28,7 @@ OWN_KEYS: dict[str, tuple[str, ...]] = {
     "max_length": ("int",),
     "num_examples": ("int",),
 }
-_KINDS = OWN_KEYS | {item.name: kinds_in(str(item.type)) for item in dataclasses.fields(TrainingArguments)}
+_KINDS = OWN_KEYS | {entry.name: entry.kinds for _, entries in help_sections("en") for entry in entries}
 _SWITCHES = ("resume_from_checkpoint", "fsdp")  # declared as text by transformers, and True for what most people want
 
 
@@ -127,15 +127,35 @@ def _value(option: str, name: str, values: list[str]) -> Any:
         if name in _SWITCHES and text.lower() in ("true", "false"):
             return text.lower() == "true"
         return None if text.lower() in ("null", "none") else text
+    problem = "it cannot be read"
+    if text.startswith(("{", "[")):
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError as error:
+            problem = f"it is not valid JSON: {error.msg}, at character {error.pos + 1}"
     try:
-        if text.startswith(("{", "[")):
-            try:
-                return json.loads(text)
-            except json.JSONDecodeError:
-                pass  # YAML's notation needs fewer quotes
-        return yaml.load(text, _READER)
+        found = yaml.load(text, _READER)  # whose notation needs fewer quotes
     except yaml.YAMLError:
-        raise ConfigError(f"{option} {text}: it cannot be read. Give JSON, in quotes for the shell.") from None
+        found = {"": None}
+    if isinstance(found, dict) and None in found.values() and not re.search(r"null|~", text, re.IGNORECASE):
+        raise ConfigError(f"{option} {text}: {problem}. Give JSON, in quotes for the shell.")  # {bad} is {bad: null}
+    return found
+
+
+def command_to_resume(words: Sequence[str]) -> str:
+    """The command line of `kunren train` that goes on with the run that `words` have begun."""
+    kept: list[str] = []
+    is_value = False  # whether the next word is what was to be resumed
+    for word in words:
+        option, has_value, _ = word.partition("=")
+        if option.startswith("--") and option[2:].replace("-", "_") in ("resume", "resume_from_checkpoint"):
+            is_value = not has_value
+        elif not is_value or word.startswith("--"):
+            kept.append(word)
+            is_value = False
+        else:
+            is_value = False
+    return shlex.join(["kunren", "train", *kept, "--resume"])
 
 
 def _is_known(name: str) -> bool:
@@ -152,9 +172,31 @@ def build_arguments(values: dict[str, Any]) -> tuple[TrainingArguments, dict[str
     own = {name: values[name] for name in OWN_KEYS if name in values}
     given = {name: value for name, value in values.items() if name not in own}
     try:
-        return TrainingArguments(**{"output_dir": "trainer_output", **given}), own
-    except (TypeError, ValueError) as error:
+        args = TrainingArguments(**{"output_dir": "trainer_output", **given})
+        _check_choices(args)
+    except (TypeError, ValueError, ImportError) as error:
         raise ConfigError(str(error)) from None
+    return args, own
+
+
+def _check_choices(args: TrainingArguments) -> None:
+    """Names, and packages for them, that would be missed only after data and model are made: raises what a run would.
+
+    TypeError, ValueError or ImportError.
+    """
+    from kunren.metrics.names import check_names
+    from kunren.optim.registry import get_optimizer_cls_and_kwargs
+    from kunren.optim.schedule import check_options
+    from kunren.trackers.registry import ELSEWHERE, tracker_names
+
+    tracker_names(name for name in args.report_to or () if name not in ELSEWHERE)
+    check_names(args.metrics or (), args.prediction_loss_only)
+    check_options(args.lr_scheduler_type, args.lr_scheduler_kwargs or ())
+    try:
+        get_optimizer_cls_and_kwargs(args)
+    except ValueError as error:
+        if str(error).startswith("optim_args"):  # others want the model, and are told when it is there
+            raise
 
 
 def build_trainer(args: TrainingArguments, own: dict[str, Any], cache: str, is_to_train: bool) -> Any:
@@ -166,5 +208,13 @@ def build_trainer(args: TrainingArguments, own: dict[str, Any], cache: str, is_t
         return trainer_for_task(
             args, own["model"], own.get("task"), own["train_dataset"], cache, is_to_train=is_to_train, **options
         )
-    except (TaskError, OSError, ValueError) as error:
+    except TaskError as error:
         raise ConfigError(str(error)) from error
+    except Exception as error:  # of libraries that read models and data, which raise all there is
+        raise ConfigError(words_of(error)) from error
+
+
+def words_of(error: Exception) -> str:
+    """What an error says, and its kind where that tells more than a value that cannot work."""
+    is_plain = isinstance(error, (OSError, ValueError, ImportError)) and str(error)
+    return str(error) if is_plain else f"{type(error).__name__}: {error}"

@@ -54,6 +54,11 @@ def encodable(text: str, stream: TextIO) -> str:
     return text.encode(encoding, "replace").decode(encoding)
 
 
+def give_up_writing(stream: TextIO) -> None:
+    """After a BrokenPipeError: `| head` has seen enough. Without this Python complains of the rest when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 @final
 class Screen:
     """The whole terminal, between `with` and its end; Ctrl-Z gives it back meanwhile, and a SIGTERM at the end."""

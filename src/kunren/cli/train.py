@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
+import logging
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,14 +24,24 @@ _WORDS = {
         "value": "value",
         "model": "The model is in {}.",
         "report": "The report is {}.",
-        "stopped": "Stopped at step {} of {}: `kunren train {} --resume` goes on from there.",
+        "stopped": "Stopped at step {} of {}: `{}` goes on from there.",
+        "no_file": "Give a YAML or JSON file: kunren train CONFIG. `kunren train --help` explains all.",
+        "option": "{0} stands where the file should: kunren train CONFIG {0} ...",
+        "script": "{0} trains by itself: python {0}. Give a YAML or JSON file here.",
+        "missing": "{} does not say {}: `kunren train --help {}`.",
+        "no_report": "The report could not be written: {}",
     },
     "ja": {
         "result": "結果",
         "value": "値",
         "model": "モデルの保存先: {}",
         "report": "レポート: {}",
-        "stopped": "ステップ {} / {} で停止。`kunren train {} --resume` で続きから再開できる。",
+        "stopped": "ステップ {} / {} で停止。`{}` で続きから再開できる。",
+        "no_file": "YAML または JSON のファイルを指定する: kunren train CONFIG。説明は `kunren train --help`。",
+        "option": "ファイルの位置に {0} がある。こう書く: kunren train CONFIG {0} ...",
+        "script": "{0} はそれ自体で学習する: python {0}。ここには YAML または JSON のファイルを指定する。",
+        "missing": "{} に {} の指定がない。説明は `kunren train --help {}`。",
+        "no_report": "レポートを書き込めなかった: {}",
     },
 }
 
@@ -64,118 +75,159 @@ def add_command(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Train, or explain; 2 where what was asked for cannot be done. An error amid a training is shown whole."""
-    from kunren.cli.arguments_help import UnknownName, details, language_of, overview, show
+    from kunren.cli.arguments_help import UnknownName, details, drain, overview, show
+    from kunren.cli.language import spoken
 
     try:
         request = read_words(options.words)
-        language = request.language or language_of(os.environ)
+        language = spoken(request.language)
         if request.asked is not None:
             show(details(request.asked, language) if request.asked else overview(language))
             return 0
         if not request.words:
-            raise TrainCommandError(
-                "Give a YAML or JSON file: kunren train CONFIG. `kunren train --help` explains all."
-            )
-        return train(request.words[0], request.words[1:], language)
+            raise TrainCommandError(_WORDS[language]["no_file"])
+        return train(request.words[0], request.words[1:], language, options.words)
     except (TrainCommandError, UnknownName) as error:
         print(f"kunren: {error}", file=sys.stderr)
         return 2
+    finally:
+        drain()
 
 
 def read_words(words: Sequence[str]) -> Request:
     """Take `--help [NAME ...]` and `--lang LANGUAGE` out of the words, wherever they stand."""
-    from kunren.arguments.help_texts import LANGUAGES
+    from kunren.cli.language import LANGUAGES
 
     request, left = Request(), list(words)
     while left:
         word = left.pop(0)
         name, equals, value = word.partition("=")
         if name in ("--help", "-h"):
-            request.asked = [value] if equals else []
-            while left and left[0] != "-h" and left[0].partition("=")[0] not in ("--lang", "--help"):
-                request.asked.append(left.pop(0))
+            request.asked = [*(request.asked or ()), *([value] if equals else ())]
         elif name == "--lang":
             request.language = value if equals else left.pop(0) if left else ""
             if request.language not in LANGUAGES:
                 raise TrainCommandError(f"--lang {request.language}: choose {' or '.join(LANGUAGES)}.")
         else:
-            request.words.append(word)
+            (request.words if request.asked is None else request.asked).append(word)
     return request
 
 
-def train(source: str, overrides: Sequence[str], language: str) -> int:
-    """Train, save, evaluate if there is an evaluation set, print the result; 75 if a signal or the clock ended it."""
-    from kunren.cli.run_config import ConfigError, build_arguments, build_trainer, read_config, read_overrides
+def train(source: str, overrides: Sequence[str], language: str, given: Sequence[str]) -> int:
+    """Train, save, evaluate if there is an evaluation set, print the result; 75 if a signal or the clock ended it.
 
+    `given`: the command line as it was, to be told how to go on.
+    """
+    from kunren.cli.run_config import ConfigError, build_arguments, build_trainer, read_config, read_overrides
+    from kunren.hf.library_bars import without_bars_in_files
+
+    words = _WORDS[language]
     if source.startswith("-"):
-        raise TrainCommandError(f"{source} stands where the file should: kunren train CONFIG {source} ...")
+        raise TrainCommandError(words["option"].format(source))
     if source.endswith(".py"):
-        raise TrainCommandError(f"{source} trains by itself: python {source}. Give a YAML or JSON file here.")
+        raise TrainCommandError(words["script"].format(source))
     try:
         args, own = build_arguments(read_config(Path(source)) | read_overrides(overrides))
         missing = [name for name in ("model", "task", "train_dataset") if own.get(name) is None]
         if missing:
-            raise ConfigError(f"{source} does not say {', '.join(missing)}: `kunren train --help {missing[0]}`.")
-        with tempfile.TemporaryDirectory(prefix="kunren-train-") as cache:
+            raise ConfigError(words["missing"].format(source, ", ".join(missing), missing[0]))
+        with tempfile.TemporaryDirectory(prefix="kunren-train-") as cache, without_bars_in_files():
             trainer = build_trainer(args, own, cache, is_to_train=True)
-            metrics = dict(_trained(trainer).metrics)
+            with _told_how_to_go_on(given):
+                output, measured = _trained(trainer)
             if trainer.was_interrupted:
-                _print_where_it_stopped(trainer, source, language)
+                _print_where_it_stopped(trainer, given, language)
                 return _TO_BE_RESUMED
             trainer.save_model()
-            trainer.save_metrics("train", metrics)
+            trainer.save_metrics("train", output.metrics)
             if trainer.eval_dataset is not None:
-                measured = trainer.evaluate()
+                measured = measured or trainer.evaluate()
                 trainer.save_metrics("eval", measured)
-                metrics |= measured
             trainer.save_state()
             if trainer.is_world_process_zero():
-                _print_result(trainer, metrics, language)
+                _print_result(trainer, {**output.metrics, **measured}, language)
     except ConfigError as error:
         raise TrainCommandError(" ".join(str(error).split())) from error
     return 0
 
 
-def _trained(trainer: Any) -> TrainOutput:
-    """Train. What is refused before the first step is the configuration's fault, and is told without a traceback."""
-    from kunren.callbacks import TrainerCallback
-    from kunren.cli.run_config import ConfigError
+def _trained(trainer: Any) -> tuple[TrainOutput, dict[str, Any]]:
+    """Train; the output, and what was measured of the weights there are now, if anything was.
 
-    class Begun(TrainerCallback):
+    What is refused before the first step is the configuration's fault, and is told without a traceback.
+    """
+    from kunren.callbacks import TrainerCallback
+    from kunren.cli.run_config import ConfigError, words_of
+
+    class Watch(TrainerCallback):
         has_begun = False
+        evaluated_step = -1
+        measured: dict[str, Any] = {}
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             self.has_begun = True
 
-    watch = Begun()
+        def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
+            self.evaluated_step, self.measured = state.global_step, dict(metrics or {})
+
+    watch = Watch()
     trainer.add_callback(watch)
     try:
         output: TrainOutput = trainer.train()
-    except (ValueError, OSError, ImportError) as error:
+    except Exception as error:
         if watch.has_begun:
             raise
-        raise ConfigError(str(error)) from error
+        raise ConfigError(words_of(error)) from error
     finally:
         trainer.remove_callback(watch)
-    return output
+    is_of_now = watch.evaluated_step == trainer.state.global_step and not trainer.args.load_best_model_at_end
+    return output, watch.measured if is_of_now else {}
+
+
+@contextmanager
+def _told_how_to_go_on(given: Sequence[str]) -> Iterator[None]:
+    """Inside, what the Trainer logs of going on later is a command; of an interruption, which is told here, nothing."""
+    from kunren.cli.run_config import command_to_resume
+    from kunren.loop.guards import rescue
+    from kunren.seams import lifecycle
+
+    def of_a_command(record: logging.LogRecord) -> bool:
+        if record.msg == lifecycle.STOPPED:
+            return False
+        command = command_to_resume(given).replace("%", "%%")
+        record.msg = record.msg.replace("train(resume_from_checkpoint=True)", f"`{command}`")
+        return True
+
+    loggers = (lifecycle.logger, rescue.logger)
+    for logger in loggers:
+        logger.addFilter(of_a_command)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(of_a_command)
 
 
 def _print_result(trainer: Any, metrics: dict[str, Any], language: str) -> None:
+    from kunren.cli.arguments_help import show
     from kunren.report.text_width import table
 
     words, shown = _WORDS[language], trainer.metrics_format(metrics)
     rows = [(name, str(value)) for name, value in sorted(shown.items())]
-    print(table((words["result"], words["value"]), rows, right=(1,)))
-    print(words["model"].format(trainer.args.output_dir))
+    show(table((words["result"], words["value"]), rows, right=(1,)))
+    show(words["model"].format(trainer.args.output_dir))
     report = _report(trainer, language)
     if report is not None:
-        print(words["report"].format(report))
+        show(words["report"].format(report))
 
 
-def _print_where_it_stopped(trainer: Any, source: str, language: str) -> None:
+def _print_where_it_stopped(trainer: Any, given: Sequence[str], language: str) -> None:
+    from kunren.cli.arguments_help import show
+    from kunren.cli.run_config import command_to_resume
+
     if trainer.is_world_process_zero():
         state = trainer.state
-        print(_WORDS[language]["stopped"].format(state.global_step, state.max_steps, source))
+        show(_WORDS[language]["stopped"].format(state.global_step, state.max_steps, command_to_resume(given)))
 
 
 def _report(trainer: Any, language: str) -> Path | None:
@@ -187,5 +239,6 @@ def _report(trainer: Any, language: str) -> Path | None:
 
         return write_report(trainer.args.output_dir, language)
     except Exception as error:  # no report is worth a training that has succeeded
-        print(f"kunren: the report could not be written: {type(error).__name__}: {error}", file=sys.stderr)
+        told = _WORDS[language]["no_report"].format(f"{type(error).__name__}: {error}")
+        print(f"kunren: {told}", file=sys.stderr)
         return None

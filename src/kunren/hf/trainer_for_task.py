@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any
 
@@ -74,17 +74,20 @@ def trainer_for_task(
     if name == _CLASSIFY:
         rows, others = _with_classes(rows, others, label_column, texts, config)
     if not is_tokenized:
-        tokenize = _tokenization(name, tokenizer, texts, max_length or _MAX_LENGTH)
+        sets = {"train_dataset": rows} | ({"eval_dataset": others} if others is not None else {})
         kept, folder = ["labels"] if name == _CLASSIFY else [], cache if is_to_train else None
-        rows = _tokenized(rows, tokenize, texts, kept, folder)
-        others = _tokenized(others, tokenize, texts, kept, folder) if others is not None else None
+        for key, one in sets.items():
+            tokenize = _tokenization(key, name, tokenizer, texts, max_length or _MAX_LENGTH)
+            sets[key] = _tokenized(one, tokenize, texts, kept, folder)
+        rows, others = sets["train_dataset"], sets.get("eval_dataset")
         # Columns that become others when they are read are not known to the Trainer.
         args.remove_unused_columns = args.remove_unused_columns and is_to_train
     if others is None and not is_to_train and args.eval_strategy != "no":
         others = rows
     kind = getattr(transformers, TASKS[name])
     set_seed(args.seed)  # a new head, or a new model, is the same in every run
-    made = _with_weights(kind, model, config) if is_to_train else kind.from_config(config)
+    is_resumed = args.resume_from_checkpoint not in (None, False, "", "false", "False")
+    made = _with_weights(kind, model, config, is_resumed) if is_to_train else kind.from_config(config)
     if name == _CLASSIFY and tokenizer is not None and getattr(config, "pad_token_id", None) is None:
         # Where a row ends. Said any earlier, it would keep the gradient from the embedding of that token.
         made.config.pad_token_id = tokenizer.pad_token_id
@@ -98,11 +101,12 @@ def trainer_for_task(
     )
 
 
-def _with_weights(kind: Any, model: str, config: Any) -> Any:
+def _with_weights(kind: Any, model: str, config: Any, is_resumed: bool) -> Any:
     """The model with its weights; a folder with a configuration alone is trained from the beginning."""
     folder = Path(model)
     if folder.is_dir() and not any(path for pattern in _WEIGHTS for path in folder.glob(pattern)):
-        logger.warning("%s has no weights: the model starts with random ones.", model)
+        if not is_resumed:  # where the checkpoint has them
+            logger.warning("%s has no weights: the model starts with random ones.", model)
         return kind.from_config(config)
     return kind.from_pretrained(model, config=config, ignore_mismatched_sizes=True)  # a head for other classes is new
 
@@ -179,6 +183,14 @@ def _column(rows: Any, given: str | None, usual: tuple[str, ...], what: str) -> 
     return str(found)
 
 
+def _column_as_in_training(rows: Any, name: str, what: str) -> None:
+    if name not in rows.column_names:
+        raise TaskError(
+            f"eval_dataset has no column {name!r}, which is the {what} of train_dataset; its columns are: "
+            f"{', '.join(rows.column_names)}."
+        )
+
+
 def _with_classes(rows: Any, others: Any, label_column: str | None, texts: list[str], config: Any) -> tuple[Any, Any]:
     """Both sets with class numbers under `labels`; the configuration is told how many there are, and their names."""
     column = _column(rows, label_column, _LABELS, "label_column")
@@ -194,7 +206,9 @@ def _with_classes(rows: Any, others: Any, label_column: str | None, texts: list[
         )
     if not isinstance(labels[0], str):
         config.num_labels = max(labels) + 1
-        return _numbered(rows, column, None), _numbered(others, column, None)
+        rows, others = _numbered(rows, column, None), _numbered(others, column, None)
+        _refuse_unknown(others, "labels", range(config.num_labels))
+        return rows, others
     known = config.label2id or {}  # a model that has been trained for these classes has numbers for them
     place = known if known.keys() >= set(labels) else {label: number for number, label in enumerate(labels)}
     config.num_labels = len(place)
@@ -205,14 +219,18 @@ def _with_classes(rows: Any, others: Any, label_column: str | None, texts: list[
 def _numbered(rows: Any, column: str, place: dict[str, int] | None) -> Any:
     if rows is None:
         return None
-    _column(rows, column, _LABELS, "label_column")
+    _column_as_in_training(rows, column, "label_column")
     if place is None:
         return rows if column == "labels" else rows.rename_column(column, "labels")
-    unknown = sorted(str(label) for label in set(rows.unique(column)) - place.keys())
-    if unknown:
-        raise TaskError(f"eval_dataset has labels that train_dataset has not: {', '.join(unknown)}.")
+    _refuse_unknown(rows, column, place)
     numbers = [place[label] for label in rows[column]]
     return rows.remove_columns(column).add_column("labels", numbers)
+
+
+def _refuse_unknown(rows: Any, column: str, known: Container[Any]) -> None:
+    unknown = sorted(str(label) for label in rows.unique(column) if label not in known) if rows is not None else []
+    if unknown:
+        raise TaskError(f"eval_dataset has labels that train_dataset has not: {', '.join(unknown)}.")
 
 
 def _text_columns(rows: Any, task: str, text_column: str | list[str] | None) -> list[str]:
@@ -222,8 +240,12 @@ def _text_columns(rows: Any, task: str, text_column: str | list[str] | None) -> 
     return [_column(rows, name, _TEXTS, "text_column") for name in given]
 
 
-def _tokenization(task: str, tokenizer: Any, columns: list[str], max_length: int) -> Callable[[Any], dict[str, Any]]:
+def _tokenization(
+    key: str, task: str, tokenizer: Any, columns: list[str], max_length: int
+) -> Callable[[Any], dict[str, Any]]:
     def tokenize(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        for column in columns:
+            _check_texts(key, column, batch[column])
         found: dict[str, list[Any]] = dict(
             tokenizer(*(batch[column] for column in columns), truncation=True, max_length=max_length)
         )
@@ -232,12 +254,21 @@ def _tokenization(task: str, tokenizer: Any, columns: list[str], max_length: int
     return tokenize
 
 
+def _check_texts(key: str, column: str, values: list[Any]) -> None:
+    """The tokenizer's own complaint names neither the column nor the value."""
+    for value in values:
+        if value is None:
+            raise TaskError(f"{column!r} is empty in some rows of {key}: leave these out.")
+        if not isinstance(value, str):
+            raise TaskError(f"{column!r} of {key} is no text but {type(value).__name__}, such as {value!r}.")
+
+
 def _tokenized(
     rows: Any, tokenize: Callable[[Any], dict[str, Any]], texts: list[str], kept: list[str], cache: str | None
 ) -> Any:
     """The rows, tokenized once into files in `cache`, or without one as they are read."""
     for column in texts:
-        _column(rows, column, _TEXTS, "text_column")
+        _column_as_in_training(rows, column, "text_column")
     rows = rows.select_columns([*texts, *kept])
     if cache is None:
         return rows.with_transform(tokenize)

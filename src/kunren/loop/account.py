@@ -20,6 +20,8 @@ _NOTHING: Final = dict.fromkeys(PHASES, 0.0)
 # take several times as long.
 _SHARE_FOR_DETAIL = 0.0003
 _MARKS_PER_STEP = 8
+# From one account to the next: a log every 2 ms does not have to say each time where these went.
+_LEAST_SECONDS = 0.1
 
 
 @final
@@ -54,6 +56,7 @@ class StepAccount:
         self._steps_to_detail = 0
         self._mark_seconds = 0.0
         self._start = self._last = self._step_start = 0.0
+        self._due = 0.0  # when the next account is
         self.steps = 0  # done since the last account
 
     def begin(self) -> None:
@@ -64,6 +67,7 @@ class StepAccount:
         if self._device is not None:
             self._device.restart()
         self._clear(self._clock())
+        self._due = self._start
 
     def begin_step(self) -> None:
         """A window has been fetched: the time since the last mark was spent waiting for data."""
@@ -89,6 +93,13 @@ class StepAccount:
         self._now_in[phase] += now - self._last
         self._last = now
 
+    def set_apart(self, seconds: float) -> None:
+        """The last `seconds` belong to "other", wherever this is called: they were spent on no part of the run."""
+        self._measured["other"] += seconds
+        self._last += seconds
+        if self._device is not None and self.is_detailed and self._now_in is self._sampled:
+            self._device.restart()  # the device had nothing to do: what it did in this step before is not divided
+
     def end_step(self, is_done: bool = True) -> None:
         """The step is over, log, evaluation and checkpoint not yet begun; what is left of it belongs to "callbacks".
 
@@ -109,6 +120,11 @@ class StepAccount:
             self.is_detailed = self._device.read_into(self._sampled)
             if self.is_detailed:
                 self._device.restart()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the last account is long enough ago, or there is none yet."""
+        return self._last >= self._due
 
     def take(self, samples: int, tokens: int, operations: float, peak: float | None) -> dict[str, Any]:
         """The account of the time since the last one, or since the beginning, and begin another. Call it between steps.
@@ -149,6 +165,7 @@ class StepAccount:
         self._now_in = self._measured = _NOTHING.copy()
         self._sampled = _NOTHING.copy()
         self._start = self._last = now
+        self._due = now + _LEAST_SECONDS
         self.steps = 0
 
     def _gap(self) -> int:

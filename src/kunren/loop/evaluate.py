@@ -115,8 +115,9 @@ def evaluation_loop(
                 losses = collected.row_losses() if "loss" in args.include_for_metrics and collected.losses else None
                 whole.prediction = EvalPrediction(predictions, label_ids, inputs, losses)
         computed = metrics.result(whole)
-    named = {} if whole.mean_loss is None else {f"{metric_key_prefix}_loss": whole.mean_loss}
-    named.update({_prefixed(name, metric_key_prefix): mean for name, mean in reports.take(engine).items()})
+    named: dict[str, Any] = {_prefixed(name, metric_key_prefix): mean for name, mean in reports.take(engine).items()}
+    if whole.mean_loss is not None:
+        named[f"{metric_key_prefix}_loss"] = whole.mean_loss  # whatever has been reported under its name
     named.update({_prefixed(str(key), metric_key_prefix): _plain(value) for key, value in computed.items()})
     return EvalLoopOutput(predictions, label_ids, named, _number_of_rows(loader, collected.rows))
 

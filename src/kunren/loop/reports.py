@@ -54,29 +54,38 @@ class Reports:
         self.share: Any = 1.0
         self.refused: set[str] = set()  # names that have been told of
         self._is_open = False  # a window is being computed
+        self._micro_batch: list[tuple[str, Any]] = []  # what the one at hand has reported
         self._window: list[tuple[str, Any, Any]] = []  # (name, value * share, share): dropped if it begins again
         self._sums: dict[str, list[Any]] = {}  # name -> [sum of values by share, sum of shares]
 
     def begin_window(self) -> None:
         """Forget what an attempt at this window has reported that did not come to its end."""
         self._is_open = True
-        if self._window:
-            self._window.clear()
+        self._micro_batch.clear()
+        self._window.clear()
 
     def add(self, values: Mapping[str, Any]) -> None:
         """Note numbers of the micro-batch at hand: of one element, on any device. Others are warned of, once."""
-        share = self.share if not isinstance(self.share, tuple) else self.share[0] / self.share[1]
         for name, value in values.items():
             problem = _problem(name, value) if self._is_open else "call it within compute_loss or training_step."
             if problem is None:
-                # A new tensor: the one reported may be changed in place before the step is done, as weights are.
-                self._window.append((name, _as_added_up(value) * share, share))
+                self._micro_batch.append((name, _as_added_up(value)))
             elif name not in self.refused:
                 self.refused.add(name)
                 logger.warning("report(%s=...) is left out of the log: %s", name, problem)
 
+    def end_micro_batch(self) -> None:
+        """Its share is known now: it may be found out after something has been reported."""
+        if not self._micro_batch:
+            return
+        share = self.share if not isinstance(self.share, tuple) else self.share[0] / self.share[1]
+        self._window += [(name, value * share, share) for name, value in self._micro_batch]
+        self._micro_batch.clear()
+
     def keep(self, weight: float = 1.0) -> None:
         """The window is done: what it has reported counts, with that weight."""
+        if self._micro_batch:
+            self.end_micro_batch()
         for name, value, share in self._window:
             if weight != 1.0:
                 value, share = value * weight, share * weight
@@ -109,8 +118,10 @@ class Reports:
 
 
 def _problem(name: Any, value: Any) -> str | None:
-    if not isinstance(name, str) or name in RESERVED:
-        return f"the log has {name!r} of its own. Choose another name." if name in RESERVED else "a name is text."
+    if not isinstance(name, str):
+        return "a name is text."
+    if name in RESERVED or name.startswith("eval_"):  # which the best checkpoint is chosen by
+        return f"the log has {name!r} of its own. Choose another name."
     if isinstance(value, torch.Tensor):
         if value.numel() != 1:
             return f"its shape is {tuple(value.shape)}. Reduce it to one number."
@@ -122,8 +133,12 @@ def _problem(name: Any, value: Any) -> str | None:
 
 
 def _as_added_up(value: Any) -> Any:
-    """A number wide enough for the sum of many: one of half width would stand still, or overflow."""
+    """A number of its own, wide enough for the sum of many.
+
+    A sum of half width would stand still, or overflow; and a tensor that was reported may be changed in place before
+    the step is done, as weights are.
+    """
     if not isinstance(value, torch.Tensor):
         return float(value)
-    number = value.detach().reshape(())
-    return number if number.dtype == torch.float64 else number.float()
+    width = torch.float64 if value.dtype == torch.float64 else torch.float32
+    return value.detach().reshape(()).to(width, copy=True)

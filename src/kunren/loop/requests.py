@@ -121,4 +121,6 @@ class Requests:
             left = self._max_seconds - (now - self._begun)
             if left <= _LOOK_EVERY_SECONDS + 2 * self._longest_step_seconds:
                 self.is_asked_to_stop = True
-                logger.warning("The time limit of %.1f minutes is near: saving and stopping.", self._max_seconds / 60)
+                seconds = self._max_seconds
+                limit = f"{seconds:.3g} seconds" if seconds < 60 else f"{seconds / 60:.5g} minutes"
+                logger.warning("The time limit of %s is near: saving and stopping.", limit)

@@ -92,6 +92,7 @@ def accumulate(run: Run, do: TrainHooks, window: Window) -> bool:
                 losses.append(loss_alone(do, do.training_step(run.model, batch, window.num_items)))
             else:
                 losses.append(training_step_in_pieces(do, run.model, batch, window.num_items, run.pieces))
+        do.reports.end_micro_batch()
         if not is_last:
             run.fire("on_substep_end")
             if run.control.should_stop and run.engine.world_size == 1:  # several stop together, after the step

@@ -15,6 +15,7 @@ TakeTensors = Callable[[Mapping[str, torch.Tensor], Path, Mapping[str, str] | No
 # Where transformers' models call the writer of safetensors files. It holds the interpreter while it writes, so that no
 # thread could do so in the background.
 _MODULE, _WRITER = "transformers.modeling_utils", "safe_save_file"
+_BARS = "transformers.utils.logging"
 
 
 @contextmanager
@@ -31,6 +32,21 @@ def handing_over_tensors(take: TakeTensors) -> Iterator[None]:
 
     setattr(module, _WRITER, hand_over)
     try:
-        yield
+        with without_bars():
+            yield
     finally:
         setattr(module, _WRITER, original)
+
+
+@contextmanager
+def without_bars() -> Iterator[None]:
+    """Inside, transformers draws no progress bars: two of them on a terminal spoil each other's lines."""
+    library: Any = sys.modules.get(_BARS)
+    if library is None or not library.is_progress_bar_enabled():
+        yield
+        return
+    library.disable_progress_bar()
+    try:
+        yield
+    finally:
+        library.enable_progress_bar()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -46,6 +46,7 @@ class ClosedFormSchedule(LambdaLR):
         super().load_state_dict(resize_state(state_dict, len(self.optimizer.param_groups)))
 
 
+_LENGTHS = ("num_warmup_steps", "num_training_steps")  # of the run, which the Trainer knows
 # What torch's schedules keep for each parameter group; the momentums are those of CyclicLR.
 _RATES = ("base_lrs", "_last_lr", "lr_lambdas", "min_lrs", "max_lrs", "_init_lrs")
 _LISTS_BY_GROUP = (*_RATES, "base_momentums", "max_momentums")
@@ -97,15 +98,9 @@ def get_scheduler(
     name = str(getattr(name, "value", name))
     function: Callable[..., Any] = look_up(SCHEDULES, name, "lr_scheduler_type")
     given = dict(scheduler_specific_kwargs or {})
-    lengths = {"num_warmup_steps": num_warmup_steps, "num_training_steps": num_training_steps}
+    check_options(name, given)
+    lengths = dict(zip(_LENGTHS, (num_warmup_steps, num_training_steps), strict=True))
     parameters = _options_of(function, name)
-    options = [option for option in parameters if option not in lengths and option != "last_epoch"]
-    for option in given:
-        if option not in options:
-            raise TypeError(
-                f"lr_scheduler_kwargs has {option!r}, which {name!r} does not take: it takes "
-                f"{', '.join(options) or 'none'}.{did_you_mean(option, options)}"
-            )
     needed = [option for option, item in parameters.items() if item.default is item.empty]
     given |= {length: value for length, value in lengths.items() if length in parameters and value is not None}
     for option in needed:
@@ -115,6 +110,19 @@ def get_scheduler(
                 + (", which is None: give it." if option in lengths else ": give it in lr_scheduler_kwargs.")
             )
     return function(optimizer, **given)
+
+
+def check_options(name: str | SchedulerType, given: Iterable[str]) -> None:
+    """TypeError for an option of `lr_scheduler_kwargs` that the schedule does not take."""
+    name = str(getattr(name, "value", name))
+    parameters = _options_of(look_up(SCHEDULES, name, "lr_scheduler_type"), name)
+    options = [option for option in parameters if option not in (*_LENGTHS, "last_epoch")]
+    for option in given:
+        if option not in options:
+            raise TypeError(
+                f"lr_scheduler_kwargs has {option!r}, which {name!r} does not take: it takes "
+                f"{', '.join(options) or 'none'}.{did_you_mean(option, options)}"
+            )
 
 
 def _options_of(function: Callable[..., Any], name: str) -> dict[str, inspect.Parameter]:

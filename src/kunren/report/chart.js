@@ -13,6 +13,9 @@ function element(name, attributes = {}, ...children) {
 const swatch = (style) =>
   element("svg", { class: "swatch", "aria-hidden": "true" }, element("line", { class: style, x1: 1, y1: 6, x2: 23, y2: 6 }));
 
+/** Dashed (1) are evaluations; runs that share a colour are told apart by other dashes. */
+const dashesOf = (index) => [0, 2, 3][Math.floor(index / 8) % 3];
+
 class Chart {
   constructor(spec, view) {
     this.spec = spec;
@@ -39,7 +42,7 @@ class Chart {
         const points = run.curves[name];
         if (!points || view.hiddenNames.has(view.data.names[name])) return;
         const isAlone = view.data.runs.length === 1;
-        const color = isAlone ? place : index, dash = isAlone ? 0 : place ? 1 : Math.floor(index / 8) % 3;
+        const color = isAlone ? place : index, dash = isAlone ? 0 : place ? 1 : dashesOf(index);
         found.push({
           run, index, points, look: `s${color % 8} d${dash}`, name: view.data.names[name],
           label: isAlone ? view.data.names[name] : view.data.runs[index].name + (place ? ` · ${view.data.names[name]}` : ""),
@@ -54,8 +57,11 @@ class Chart {
     const { view } = this;
     this.caption.replaceChildren(element("b", {}, this.title));
     this.now = element("span", { class: "now" });
+    this.lost = element("span", { class: "lost", hidden: "" });
     if (view.data.runs.length > 1 || this.spec.curves.length < 2) {
-      this.caption.append(this.now);
+      const names = this.spec.curves.map((name) => view.data.names[name]);
+      if (names.length > 1) this.now.append(swatch("d0"), names[0], " \u2003", swatch("d1"), names.slice(1).join(", "));
+      this.caption.append(this.now, this.lost);
       return;
     }
     const legend = element("span", { class: "legend" });
@@ -65,7 +71,19 @@ class Chart {
       button.addEventListener("click", () => view.toggle(view.hiddenNames, label));
       legend.append(button);
     });
-    this.caption.append(legend);
+    this.caption.append(legend, this.lost);
+  }
+
+  /** What the red areas are. */
+  sayWhatIsLost(lines) {
+    const { view } = this;
+    const told = lines.filter(({ points }) => points.gaps).map(({ points, label }) => {
+      const [first] = points.gaps[0], [start, end] = points.gaps.at(-1), isLast = points.y.at(-1) === null;
+      const said = isLast ? fill(view.text.not_finite_since, { step: shown(start) }) : fill(view.text.not_finite_at, { first: shown(first), last: shown(end) });
+      return lines.length > 1 ? `${label}: ${said}` : said;
+    });
+    this.lost.hidden = told.length === 0;
+    this.lost.textContent = told.slice(0, 6).map((one) => `■ ${one}`).join("  ");
   }
 
   draw() {
@@ -89,6 +107,7 @@ class Chart {
     const y = (value) => box.bottom - ((warp(value) - low) / (high - low || 1)) * (box.bottom - box.top);
     plot.classList.toggle("crowded", lines.length > 8);
     this.frame = { box, x, y, left, right, lines, range, width };
+    this.sayWhatIsLost(lines);
     const clip = `clip-${view.charts.indexOf(this)}`;
     const area = element("rect", { x: box.left - 5, y: box.top - 5, width: box.right - box.left + 10, height: box.bottom - box.top + 10 });
     plot.replaceChildren(
@@ -99,8 +118,8 @@ class Chart {
     this.overlay = element("g", { "pointer-events": "none" });
     plot.append(this.overlay);
     const counted = lines.reduce((sum, line) => sum + line.xs.length, 0);
-    const last = lines.length ? lines[0].points.y.filter((value) => value !== null).at(-1) : null;
-    plot.setAttribute("aria-label", fill(view.text.chart_label, { name: this.title, count: counted, last: shown(last) }));
+    const last = lines.length ? lines[0].points.y.at(-1) : null;
+    plot.setAttribute("aria-label", fill(view.text.chart_label, { name: this.title, count: counted, last: lines.length ? orNaN(last) : "–" }));
     plot.setAttribute("data-domain", `${left} ${right}`);
     this.showCursor();
   }
@@ -223,7 +242,7 @@ class Chart {
     const isOn = place !== null && place >= frame.left && place <= frame.right;
     this.overlay.replaceChildren();
     const rows = lines.map((line) => {
-      const at = isOn ? nearest(line.xs, place, line.points.y) : line.points.y.findLastIndex((value) => value !== null);
+      const at = isOn ? nearest(line.xs, place, line.points.y) : line.xs.length - 1;
       return { ...line, at, value: at < 0 ? null : line.points.y[at] };
     });
     if (isOn) {
@@ -235,9 +254,9 @@ class Chart {
     }
     for (const { name, value } of rows) {
       const cell = [...this.caption.querySelectorAll("[data-curve]")].find((found) => found.dataset.curve === name);
-      if (cell) cell.textContent = shown(value);
+      if (cell) cell.textContent = orNaN(value);
     }
-    if (view.data.runs.length === 1 && rows.length === 1) this.now.textContent = shown(rows[0].value);
+    if (view.data.runs.length === 1 && rows.length === 1) this.now.textContent = orNaN(rows[0].value);
     this.showTip(isOn && view.pointed === this ? rows : []);
   }
 
@@ -250,7 +269,7 @@ class Chart {
     tip.replaceChildren(element("p", { class: "when" }, `${view.text.step} ${shown(step)} · ${duration(seconds, view.text)}`));
     const sorted = rows.length > 2 ? [...rows].sort((one, other) => (other.value ?? -Infinity) - (one.value ?? -Infinity)) : rows;
     for (const row of sorted.slice(0, 14)) {
-      const said = element("b", {}, shown(row.value));
+      const said = element("b", {}, orNaN(row.value));
       if (row.points.lo && row.value !== null) said.append(element("small", {}, ` ${shown(row.points.lo[row.at])}–${shown(row.points.hi[row.at])}`));
       tip.append(element("p", {}, swatch(row.look), element("span", {}, row.label), said));
     }

@@ -6,8 +6,8 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kunren.report.markup import escaped, number, pairs, section, short, table
-from kunren.report.overview import Best, best_values, swatch
+from kunren.report.markup import escaped, last_number, number, pairs, section, short, table
+from kunren.report.overview import Best, best_values, swatch, trace_names
 from kunren.report.run_files import RunRecord
 
 Text = Mapping[str, str]
@@ -22,7 +22,8 @@ def details(runs: Sequence[RunRecord], text: Text, shrink: int = 1) -> str:
     if len(runs) == 1:
         run = runs[0]
         return (
-            _checkpoints(run, text, rows)
+            _traces(run, text)
+            + _checkpoints(run, text, rows)
             + _warnings(runs, text, rows)
             + _arguments(run, text, rows)
             + _surroundings(run, text, rows)
@@ -46,6 +47,12 @@ def _checkpoints(run: RunRecord, text: Text, most: int) -> str:
     ]
     head = [html.escape(text["name"]), *(f"<code>{escaped(name, 60)}</code>" for name in names)]
     return section("checkpoints", text["checkpoints"], table(head, rows, text["checkpoints"], "numbers"))
+
+
+def _traces(run: RunRecord, text: Text) -> str:
+    if not run.traces:
+        return ""
+    return section("traces", text["traces"], "", text["traces_note"].format(files=trace_names(run)))
 
 
 def _warnings(runs: Sequence[RunRecord], text: Text, most: int) -> str:
@@ -90,7 +97,7 @@ def _surroundings(run: RunRecord, text: Text, most: int) -> str:
     data = [
         (text[key], number(run.data[key])) for key in ("examples", "batches_per_epoch") if _is_count(run.data.get(key))
     ]
-    named = {"device": text["device"], "processes": text["processes"], "platform": text["platform"]}
+    named = {name: text[name] for name in ("device", "processes", "platform", "threads", "script")}
     environment = [(named.get(name, escaped(name, 60)), escaped(value, 160)) for name, value in run.environment.items()]
     if not model and not data and not environment:
         return ""
@@ -121,7 +128,7 @@ def _metrics(runs: Sequence[RunRecord], text: Text, most: int) -> str:
 
 def _cell(best: Best, is_first: bool, text: Text) -> str:
     where = html.escape(text["at_step"].format(step=number(best.step)))
-    last = f"{html.escape(text['last'])} {number(best.last)}"
+    last = f"{html.escape(text['last'])} {last_number(best.last)}"
     return f'<span class="{"first" if is_first else ""}">{number(best.value)}</span> <small>{where}<br>{last}</small>'
 
 

@@ -13,8 +13,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, final
 
-from kunren.report.page import page, page_data
-from kunren.report.run_folders import REST, WatchedRuns
+from kunren.report.page import MAX_RUNS, page, page_data
+from kunren.report.run_files import RunRecord
+from kunren.report.run_folders import REST, WatchedRuns, most_interesting
 from kunren.report.terminal import waiting_lines
 
 LOOPBACK = "127.0.0.1"
@@ -49,6 +50,8 @@ class LiveServer(ThreadingHTTPServer):
         self.language = language
         self._data, self._data_again_at = b"", 0.0
         self._reckoning = threading.Lock()
+        self._places: list[Path] = []
+        self._placing = threading.Lock()
         try:
             super().__init__((LOOPBACK, port), _Answer)
         except OSError as error:
@@ -66,7 +69,7 @@ class LiveServer(ThreadingHTTPServer):
 
     def page(self) -> bytes:
         """The page, or one that waits for the first log and loads itself again."""
-        runs = self.runs.now()
+        runs = self._placed()
         if runs:
             return page(runs, self.language, live=True).encode("utf-8", "replace")
         lines = "".join(f"<p>{html.escape(line)}</p>" for line in waiting_lines(self.runs.waiting, self.language))
@@ -77,11 +80,21 @@ class LiveServer(ThreadingHTTPServer):
         with self._reckoning:
             began = time.monotonic()
             if began >= self._data_again_at:
-                found = page_data(self.runs.now(), self.language)
+                found = page_data(self._placed(), self.language)
                 self._data = json.dumps(found, allow_nan=False).encode("utf-8", "replace")
                 ended = time.monotonic()
                 self._data_again_at = ended + self.runs.rest * (ended - began)
             return self._data
+
+    def _placed(self) -> list[RunRecord]:
+        """The runs; those that the page shows come first, each where it was: its place gives it its colour."""
+        runs = self.runs.now()
+        chosen = {run.folder: run for run in most_interesting(runs, MAX_RUNS)}
+        with self._placing:
+            new = iter([folder for folder in chosen if folder not in self._places])
+            places = [folder if folder in chosen else next(new, None) for folder in self._places]
+            self._places = [folder for folder in [*places, *new] if folder is not None]
+            return [chosen[folder] for folder in self._places] + [run for run in runs if run.folder not in chosen]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that has gone away is nothing to tell of."""

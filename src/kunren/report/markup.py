@@ -37,13 +37,18 @@ def shown(value: Any) -> str:
 
 def number(value: float | None) -> str:
     """Four digits that count; whole numbers in groups of three."""
-    if value is None or not math.isfinite(value):
+    if value is None or not abs(value) < 1e300:  # NaN is not, either
         return "–"
     if float(value).is_integer() and abs(value) < 1e15:
         return f"{int(value):,}"
     if abs(value) >= 10_000:
         return f"{value:,.0f}" if abs(value) < 1e15 else f"{value:.3e}"
     return f"{value:.4g}"
+
+
+def last_number(value: float | None) -> str:
+    """As `number`, but a value that was logged and was not finite is said to be so."""
+    return "NaN" if value is not None and math.isnan(value) else number(value)
 
 
 def percent(share: float) -> str:

@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from kunren.arguments.metric_direction import greater_is_better
-from kunren.report.markup import escaped, number, short, table
-from kunren.report.run_files import RunRecord, series
+from kunren.report.markup import escaped, last_number, number, short, table
+from kunren.report.run_files import RunRecord, last_value, series
 from kunren.report.words import duration
 
 Text = Mapping[str, str]
 
 
 class Best(NamedTuple):
-    """The best and the last value of a metric of evaluation."""
+    """The best and the last value of a metric of evaluation; the last may be NaN."""
 
     name: str
     value: float
@@ -37,13 +37,25 @@ def best_values(run: RunRecord) -> list[Best]:
         if isinstance(direction, bool) and name == f"eval_{chosen}":
             is_more = direction
         step, value = (max if is_more else min)(points, key=lambda point: point[1])
-        found.append(Best(name, value, step, points[-1][1], is_more))
+        found.append(Best(name, value, step, run.curves[name][-1][1], is_more))
     return sorted(found, key=lambda best: best.name != f"eval_{chosen}")
 
 
 def last_loss(run: RunRecord) -> float | None:
-    points = series(run).get("loss")
-    return points[-1][1] if points else None
+    """NaN where that is what it has come to."""
+    last = last_value(run, "loss")
+    return None if last is None else last[1]
+
+
+def earlier_note(run: RunRecord, text: Text) -> str:
+    """That the folder holds more than this run; empty where it does not."""
+    if run.earlier == 0:
+        return ""
+    return text["earlier"] if run.earlier == 1 else text["earlier_many"].format(count=number(run.earlier))
+
+
+def trace_names(run: RunRecord) -> str:
+    return ", ".join(path.relative_to(run.folder).as_posix() for path in run.traces[:8])
 
 
 def head(runs: Sequence[RunRecord], text: Text) -> str:
@@ -61,7 +73,7 @@ def _one(run: RunRecord, text: Text) -> str:
         facts.append(f'<a href="#warnings">{count}</a>')
     return (
         f'<div class="title"><h1>{name}</h1>{badge(run, text)}</div><p class="facts">{"".join(facts)}</p>'
-        f"{_outcome_note(run, text)}{_tiles(run, text)}"
+        f"{_earlier(run, text)}{_outcome_note(run, text)}{_tiles(run, text)}"
     )
 
 
@@ -77,7 +89,16 @@ def _outcome_note(run: RunRecord, text: Text) -> str:
     if outcome in ("finished", "running"):
         return ""
     error = f'<pre tabindex="0">{escaped(run.error, 6000)}</pre>' if run.error else ""
+    if run.error_lines:
+        where = html.escape(text["failed_where"])
+        lines = f'<pre tabindex="0">{escaped(run.error_lines, 6000)}</pre>'
+        error += f"<details><summary>{where}</summary>{lines}</details>"
     return f'<div class="callout {outcome}"><p>{html.escape(text[f"{outcome}_note"])}</p>{error}</div>'
+
+
+def _earlier(run: RunRecord, text: Text) -> str:
+    note = earlier_note(run, text)
+    return f'<p class="note">{html.escape(note)}</p>' if note else ""
 
 
 def _tiles(run: RunRecord, text: Text) -> str:
@@ -96,7 +117,9 @@ def _tiles(run: RunRecord, text: Text) -> str:
     ]
     loss = last_loss(run)
     if loss is not None:
-        tiles.append((text["last_loss"], number(loss), ""))
+        since = run.not_finite_since.get("loss")
+        note = "" if since is None else html.escape(text["not_finite_since"].format(step=number(since)))
+        tiles.append((text["last_loss"], last_number(loss), note))
     for best in best_values(run)[:1]:
         label = f"{text['best']} <code>{escaped(best.name, 60)}</code>"
         tiles.append((label, number(best.value), html.escape(text["at_step"].format(step=number(best.step)))))
@@ -117,13 +140,15 @@ def _tiles(run: RunRecord, text: Text) -> str:
 def _left(run: RunRecord, text: Text) -> str:
     """How long a run that goes on still has to go, from what its steps have taken."""
     begin = run.sessions[-1].begin.get("step") if run.sessions else 0
-    done = run.step - (begin if isinstance(begin, int) else 0)
-    if not (run.is_running and run.max_steps and run.elapsed and done > 0 and run.max_steps > run.step):
+    begin = begin if isinstance(begin, int) else 0
+    done = run.step - begin
+    goes_on = run.is_running and not run.is_silent
+    if not (goes_on and run.max_steps and run.elapsed and done > 0 and run.max_steps > run.step):
         return ""
     since = run.elapsed[-1] - next(
-        (t for entry, t in zip(run.logs, run.elapsed, strict=True) if entry["step"] > (begin or 0)), 0.0
+        (t for entry, t in zip(run.logs, run.elapsed, strict=True) if entry["step"] > begin), 0.0
     )
-    counted = run.logs[-1]["step"] - next((entry["step"] for entry in run.logs if entry["step"] > (begin or 0)), 0)
+    counted = run.logs[-1]["step"] - next((entry["step"] for entry in run.logs if entry["step"] > begin), 0)
     if counted <= 0:
         return ""
     return html.escape(text["remaining"].format(time=duration(since / counted * (run.max_steps - run.step), text)))
@@ -155,7 +180,7 @@ def _several(runs: Sequence[RunRecord], text: Text) -> str:
                 badge(run, text),
                 number(run.step),
                 html.escape(duration(run.duration, text)),
-                number(loss),
+                last_number(loss),
                 _best_cell(run, text),
                 _rate_cell(run),
             ]
@@ -185,5 +210,5 @@ def _rate_cell(run: RunRecord) -> str:
 
 def swatch(index: int, dashes: int | None = None) -> str:
     """The colour and the dashes by which a run is known in the curves."""
-    look = f"s{index % 8} d{index // 8 % 3 if dashes is None else dashes}"
+    look = f"s{index % 8} d{(0, 2, 3)[index // 8 % 3] if dashes is None else dashes}"  # d1: of an evaluation
     return f'<svg class="swatch" aria-hidden="true"><line class="{look}" x1="1" y1="6" x2="23" y2="6"/></svg>'

@@ -120,7 +120,7 @@ function fillLegend() {
   runLegend.hidden = view.data.runs.length < 2;
   if (runLegend.hidden) return;
   runLegend.replaceChildren(...view.data.runs.map((run, index) => {
-    const look = `s${index % 8} d${Math.floor(index / 8) % 3}`;
+    const look = `s${index % 8} d${dashesOf(index)}`;
     const button = element("button", { type: "button", "aria-pressed": !view.hiddenRuns.has(index) }, swatch(look), run.name);
     button.addEventListener("click", () => view.toggle(view.hiddenRuns, index));
     return button;

@@ -27,6 +27,7 @@ MAX_RUNS = 24
 _SHRINKS = (1, 2, 4, 8, 16, 32, 64)
 _WORDS_OF_SCRIPT = (
     "run", "step", "time", "axis", "smoothing", "log_scale", "reset_zoom", "find_curve", "zoom_hint", "keys_hint",
+    "not_finite_since", "not_finite_at",
     "not_finite", "resumed_at", "chart_label", "updated", "updated_now", "server_gone", "curves", "no_curves",
     "theme", "theme_light", "theme_dark", "theme_system", "group_loss", "group_evaluation", "group_optimization",
     "group_metrics", "group_speed", "loss", "learning_rate", "grad_norm", "samples_per_second",

@@ -19,7 +19,7 @@ _MOST_PANELS = 18
 _PANEL_INCHES, _TITLE_INCHES, _DPI = (4.4, 2.5), 0.6, 120
 _SMOOTHED_FROM, _WINDOW_SHARE = 120, 40  # from how many points on a mean is drawn, over which share of them
 _INK, _FAINT, _GRID = "#26323f", "#66717e", "#e4e8ec"
-_BLUE, _ORANGE = "#2f6db3", "#d9822b"
+_BLUE, _ORANGE, _RED = "#2f6db3", "#d9822b", "#b3261e"
 _TICKS = (1, 2, 2.5, 5, 10)
 _FIRST = ("loss", "learning_rate", "grad_norm")
 # Fonts with Japanese characters on Linux, macOS and Windows, the first that is found counts.
@@ -66,6 +66,7 @@ def draw(run: RunRecord, path: str | Path, language: str = "en") -> None:
     text = words(language if japanese or language != "ja" else "en")
     families = ["DejaVu Sans", *([japanese] if japanese else [])]  # the second for what the first has not
     panels = _panels(series(run), text)
+    lost = {name: (since, run.curves[name][-1][0]) for name, since in run.not_finite_since.items()}
     if not panels:
         raise ValueError(f"{run.folder} has logged no number yet: there is no curve to draw.")
     left_out = len(panels) - _MOST_PANELS
@@ -79,10 +80,14 @@ def draw(run: RunRecord, path: str | Path, language: str = "en") -> None:
     more = f"   + {left_out} (report.html)" if left_out > 0 else ""
     figure.suptitle(clipped(printable(run.name), 60) + more, fontsize=12, color=_INK, fontweight="bold")
     steps = [step for panel in panels for curve in panel.curves for step, _ in curve.points]
+    steps += [last for _, last in lost.values()]
     margin = max((max(steps) - min(steps)) * 0.02, 0.5)
     for at, panel in enumerate(panels):
         axes = figure.add_subplot(down, across, at + 1)
         _draw_panel(axes, panel, families)
+        for curve in panel.curves:
+            if since_and_last := lost.get(curve.label):
+                _mark_lost(axes, curve.label, since_and_last, text)
         axes.set_xlim(min(steps) - margin, max(steps) + margin)
     figure.supxlabel(text["step"], fontsize=9, color=_FAINT)
     _set_fonts(figure, families)
@@ -137,6 +142,13 @@ def _draw_panel(axes: Any, panel: _Panel, families: list[str]) -> None:
         spine.set_color(_GRID)
     if len(panel.curves) > 1:
         axes.legend(loc="best", fontsize=8, frameon=False, labelcolor=_FAINT)
+
+
+def _mark_lost(axes: Any, name: str, steps: tuple[int, int], text: Mapping[str, str]) -> None:
+    """Where a curve was not finite any more."""
+    said = f"{name}: {text['not_finite_since'].format(step=f'{steps[0]:,}')}"
+    axes.axvspan(steps[0], max(steps[1], steps[0] + 0.5), color=_RED, alpha=0.12, linewidth=0, label=said)
+    axes.legend(loc="best", fontsize=8, frameon=False, labelcolor=_FAINT)
 
 
 def _draw_curve(axes: Any, curve: _Curve) -> None:

@@ -8,28 +8,25 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import re
-import socket
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
-from kunren.base.json_lines import read_json_lines, read_local_log
+from kunren.report.liveness import goes_on, silent_too_long
+from kunren.report.logged import PHASES as PHASES
+from kunren.report.logged import Points, as_number, curves, evaluations, has_number, is_count, rates_of, total_account
+from kunren.trackers.json_lines import read_json_lines
+from kunren.trackers.json_lines import read_local_log as read_local_log
 
-PHASES = ("data", "transfer", "forward", "backward", "optimizer", "callbacks", "evaluation", "checkpoint", "other")
 OUTCOMES = ("finished", "stopped", "failed", "running", "interrupted")
-QUIET_SECONDS = 120  # after which a run that holds no lock and has written nothing is taken to be dead
+LATE_SECONDS = 20  # after which the next log may be overdue
 
-_METRICS, _EVENTS, _LOCK = "metrics.jsonl", "events.jsonl", ".kunren-run.lock"
+_METRICS, _EVENTS = "metrics.jsonl", "events.jsonl"
 _CHECKPOINT = re.compile(r"^checkpoint-(\d{1,18})$")
-_NO_CURVE = re.compile(
-    r"^(step|time|epoch|account|total_flos|train_loss|num_input_tokens_seen|.*_runtime|.*_per_second"
-    r"|.*_jit_compilation_time|.*_model_preparation_time|(before_)?(init|train|eval|test)_mem_.*)$"
-)
 
 
 @dataclass(frozen=True)
@@ -53,7 +50,11 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run as its files tell it. `changed_at`: when they last changed, in seconds since 1970."""
+    """A run as its files tell it: the last training that began anew in its folder, with what has resumed it.
+
+    `changed_at`: when the files last changed, in seconds since 1970. `earlier`: how many trainings were begun in the
+    folder before, and are not told of; the last of them at `earlier_begin`. `traces`: what `profile_steps` has left.
+    """
 
     folder: Path
     name: str
@@ -61,6 +62,9 @@ class RunRecord:
     sessions: list[Session]
     checkpoints: list[Checkpoint]
     changed_at: float = 0.0
+    earlier: int = 0
+    earlier_begin: float = 0.0
+    traces: list[Path] = field(default_factory=list)
 
     @property
     def is_running(self) -> bool:
@@ -69,7 +73,13 @@ class RunRecord:
                 return False
         elif any("train_runtime" in entry for entry in self.logs):
             return False
-        return time.time() - self.changed_at < QUIET_SECONDS or _is_locked(self.folder / _LOCK)
+        begins = [{"time": self.earlier_begin}, *(session.begin for session in self.sessions)]
+        return goes_on(self.folder, begins, self.logs, self.changed_at)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether its next log is overdue."""
+        return silent_too_long([session.begin for session in self.sessions], self.logs, self.changed_at, LATE_SECONDS)
 
     @property
     def outcome(self) -> str:
@@ -88,15 +98,27 @@ class RunRecord:
         return str(end["error"]) if end and end.get("error") else None
 
     @property
+    def error_lines(self) -> str | None:
+        """Where in the code a failed run failed: the last lines of the traceback."""
+        end = self.sessions[-1].end if self.sessions else None
+        return end["traceback"] if end and isinstance(end.get("traceback"), str) and end["traceback"] else None
+
+    @property
+    def ended_at(self) -> float:
+        """When its end was noted, in seconds since 1970; without one, when its files last changed."""
+        end = self.sessions[-1].end if self.sessions else None
+        return (as_number(end.get("time")) if end else 0.0) or self.changed_at
+
+    @property
     def step(self) -> int:
         ends = [session.end for session in self.sessions[-1:] if session.end is not None]
-        steps = [entry["step"] for entry in self.logs[-1:] + ends if _is_count(entry.get("step"))]
+        steps = [entry["step"] for entry in self.logs[-1:] + ends if is_count(entry.get("step"))]
         return max(steps, default=0)
 
     @property
     def max_steps(self) -> int | None:
         found = self._begin.get("max_steps")
-        return found if _is_count(found) and found > 0 else None
+        return found if is_count(found) and found > 0 else None
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -123,7 +145,7 @@ class RunRecord:
     def resumed_at(self) -> list[int]:
         """The steps at which the run was taken up again."""
         steps = [session.begin.get("step") for session in self.sessions]
-        return sorted({step for step in steps if _is_count(step) and step > 0})
+        return sorted({step for step in steps if is_count(step) and step > 0})
 
     @property
     def duration(self) -> float:
@@ -133,20 +155,7 @@ class RunRecord:
     @cached_property
     def account(self) -> dict[str, Any] | None:
         """The accounts of the lines that stand, added up; `mfu` is their mean over time. None without any."""
-        found = [entry["account"] for entry in self.logs if _is_account(entry.get("account"))]
-        if not found:
-            return None
-        total: dict[str, Any] = {
-            name: sum(max(0.0, _number(account.get(name))) for account in found)
-            for name in ("steps", "samples", "tokens", "operations", "wall")
-        }
-        total["seconds"] = {
-            phase: sum(max(0.0, _number(account["seconds"].get(phase))) for account in found) for phase in PHASES
-        }
-        known = [(_number(account["mfu"]), _number(account.get("wall"))) for account in found if account.get("mfu")]
-        weight = sum(wall for _, wall in known)
-        total["mfu"] = sum(mfu * wall for mfu, wall in known) / weight if weight > 0 else None
-        return total
+        return total_account(self.logs)
 
     @cached_property
     def elapsed(self) -> list[float]:
@@ -155,7 +164,7 @@ class RunRecord:
         elapsed: list[float] = []
         index, base = 0, 0.0
         for entry in self.logs:
-            now = _number(entry.get("time"))
+            now = as_number(entry.get("time"))
             while index + 1 < len(spans) and now >= spans[index + 1][0]:
                 index, base = index + 1, elapsed[-1] if elapsed else 0.0
             since = base + max(0.0, now - spans[index][0]) if spans else 0.0
@@ -163,9 +172,34 @@ class RunRecord:
         return elapsed
 
     @cached_property
-    def curves(self) -> dict[str, list[tuple[int, float]]]:
-        """What `series` gives, values that were not finite as NaN."""
-        return _curves(self.logs)
+    def curves(self) -> dict[str, Points]:
+        """What `series` gives, values that were not finite as NaN; also of names that never were."""
+        return curves(self.logs)
+
+    @cached_property
+    def finite_curves(self) -> dict[str, Points]:
+        """What `series` gives."""
+        found = {name: [(x, y) for x, y in points if not math.isnan(y)] for name, points in self.curves.items()}
+        return {name: points for name, points in found.items() if points}
+
+    @cached_property
+    def all_rates(self) -> dict[str, Points]:
+        """What `rates` gives."""
+        return rates_of(self.logs, while_training=False)
+
+    @cached_property
+    def rates_while_training(self) -> dict[str, Points]:
+        return rates_of(self.logs, while_training=True)
+
+    @cached_property
+    def not_finite_since(self) -> dict[str, int]:
+        """Of the losses that are NaN or infinite at last, the step from which on they are."""
+        found = {}
+        for name, points in self.curves.items():
+            if (name == "loss" or name.endswith("_loss")) and math.isnan(points[-1][1]):
+                last = max((at for at, (_, y) in enumerate(points) if not math.isnan(y)), default=-1)
+                found[name] = points[last + 1][0]
+        return found
 
     @property
     def _begin(self) -> dict[str, Any]:
@@ -173,15 +207,15 @@ class RunRecord:
 
     def _spans(self) -> list[tuple[float, float]]:
         """Begin and last sign of life of each session."""
-        times = [_number(entry.get("time")) for entry in [*self.logs, *self.warnings]]
-        begins = [_number(session.begin.get("time")) for session in self.sessions]
+        times = [as_number(entry.get("time")) for entry in [*self.logs, *self.warnings]]
+        begins = [as_number(session.begin.get("time")) for session in self.sessions]
         if not begins:
             logged = [moment for moment in times if moment > 0]
             return [(min(logged), max(logged))] if logged else []
         spans = []
         for session, begin, following in zip(self.sessions, begins, [*begins[1:], math.inf], strict=True):
             if session.end is not None:
-                last = _number(session.end.get("time"))
+                last = as_number(session.end.get("time"))
             else:
                 last = max((moment for moment in times if begin <= moment < following), default=begin)
                 if following == math.inf and self.is_running:
@@ -191,86 +225,75 @@ class RunRecord:
 
 
 def read_run(folder: str | Path) -> RunRecord:
-    """The run whose files lie in `folder`; a FileNotFoundError for a folder without `metrics.jsonl`."""
+    """The run whose files lie in `folder`; a FileNotFoundError for a folder without both of them."""
     folder = Path(folder)
-    metrics = folder / _METRICS
-    try:
-        logs = read_local_log(metrics)
-    except (FileNotFoundError, NotADirectoryError):
-        raise FileNotFoundError(
-            f"{folder} has no {_METRICS}: give the output_dir of a training with kunren, which writes it there with "
-            "the first log."
-        ) from None
+    logs: list[dict[str, Any]] | None = None
     events: list[dict[str, Any]] = []
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        logs = read_local_log(folder / _METRICS)
     with contextlib.suppress(OSError):
         events = read_json_lines(folder / _EVENTS)
     sessions = _sessions(events)
-    logs = _standing(logs, sessions)
-    changed = [path.stat().st_mtime for path in (metrics, folder / _EVENTS) if path.exists()]
+    if logs is None and not sessions:
+        raise FileNotFoundError(
+            f"{folder} has no {_METRICS}: give the output_dir of a training with kunren, which writes it there with "
+            "the first log."
+        )
+    changed = [path.stat().st_mtime for path in (folder / _METRICS, folder / _EVENTS) if path.exists()]
     name = sessions[-1].begin.get("run_name") if sessions else None
+    begun = [at for at, session in enumerate(sessions) if at == 0 or _is_begun_anew(session)]
+    first = begun[-1] if begun else 0
+    logs = _of_this_training(logs or [], sessions, first)
     return RunRecord(
         folder=folder,
         name=name if isinstance(name, str) and name.strip() else folder.resolve().name,
         logs=logs,
-        sessions=sessions,
+        sessions=sessions[first:],
         checkpoints=_checkpoints(folder, logs),
         changed_at=max(changed, default=0.0),
+        earlier=max(len(begun) - 1, 0),
+        earlier_begin=as_number(sessions[first - 1].begin.get("time")) if first > 0 else 0.0,
+        traces=sorted(folder.glob("profile/*.json")),
     )
 
 
-def series(run: RunRecord, gaps: bool = False) -> dict[str, list[tuple[int, float]]]:
+def series(run: RunRecord, gaps: bool = False) -> dict[str, Points]:
     """The curves by name, in order of step: of what was logged as a number.
 
     Of two values at one step the later counts; of two evaluations the earlier, as the other may be of other weights
     (the best, loaded at the end). With `gaps`, a value that was not finite stands as NaN; without, it is left out.
     """
-    curves = run.curves
-    if gaps:
-        return dict(curves)
-    return {name: [(x, y) for x, y in points if not math.isnan(y)] for name, points in curves.items()}
+    return {name: points for name, points in run.curves.items() if has_number(points)} if gaps else run.finite_curves
 
 
-def _curves(logs: list[dict[str, Any]]) -> dict[str, list[tuple[int, float]]]:
-    found: dict[str, dict[int, float]] = {}
-    left_out: dict[str, bool] = {}  # one look at a name, not one at each of a hundred thousand lines
-    for entry in logs:
-        for name, value in entry.items():
-            if name not in left_out:
-                left_out[name] = _NO_CURVE.match(name) is not None
-            if left_out[name]:
-                continue
-            if value is None:
-                _note(found.setdefault(name, {}), entry["step"], math.nan, name)
-            elif _is_number(value):
-                _note(found.setdefault(name, {}), entry["step"], float(value) if abs(value) < 1e300 else math.nan, name)
-    curves = {name: sorted(points.items()) for name, points in found.items()}
-    return {name: points for name, points in curves.items() if any(not math.isnan(y) for _, y in points)}
-
-
-def _note(points: dict[int, float], step: int, value: float, name: str) -> None:
-    if not (name.startswith("eval_") and step in points):
-        points[step] = value
-
-
-def rates(run: RunRecord, while_training: bool = False) -> dict[str, list[tuple[int, float]]]:
+def rates(run: RunRecord, while_training: bool = False) -> dict[str, Points]:
     """`samples_per_second`, `tokens_per_second` and `mfu` between logs, as far as the accounts tell.
 
     With `while_training`, without the time of evaluations and checkpoints: a curve would show little but them.
     """
-    found: dict[str, dict[int, float]] = {}
-    for entry in run.logs:
-        account = entry.get("account")
-        if not _is_account(account):
-            continue
-        aside = sum(max(0.0, _number(account["seconds"].get(phase))) for phase in ("evaluation", "checkpoint"))
-        if (wall := _number(account.get("wall")) - (aside if while_training else 0.0)) <= 0:
-            continue
-        for name in ("samples", "tokens"):
-            if (count := _number(account.get(name))) > 0:
-                found.setdefault(f"{name}_per_second", {})[entry["step"]] = count / wall
-        if (mfu := _number(account.get("mfu"))) > 0:
-            found.setdefault("mfu", {})[entry["step"]] = mfu
-    return {name: sorted(points.items()) for name, points in found.items()}
+    return run.rates_while_training if while_training else run.all_rates
+
+
+def last_value(run: RunRecord, name: str) -> tuple[int, float] | None:
+    """Step and value of what was logged last under a name: NaN where that was not finite. None without any."""
+    points = run.curves.get(name)
+    return points[-1] if points else None
+
+
+def _is_begun_anew(session: Session) -> bool:
+    return session.begin.get("step") == 0 and not session.begin.get("resumed_from")
+
+
+def _of_this_training(logs: list[dict[str, Any]], sessions: list[Session], first: int) -> list[dict[str, Any]]:
+    """Without what an earlier training has logged and no later one has overtaken: an evaluation before its first step.
+
+    What was logged between the two may belong to either: it stays.
+    """
+    if first == 0:
+        return logs
+    before, began = sessions[first - 1], as_number(sessions[first].begin.get("time"))
+    until = as_number((before.end or before.begin).get("time"))
+    return [entry for entry in logs if not 0 < as_number(entry.get("time")) <= until <= began]
 
 
 def _sessions(events: list[dict[str, Any]]) -> list[Session]:
@@ -288,30 +311,11 @@ def _sessions(events: list[dict[str, Any]]) -> list[Session]:
     return sessions
 
 
-def _standing(logs: list[dict[str, Any]], sessions: list[Session]) -> list[dict[str, Any]]:
-    """Without what was logged past the step from which a later session went on."""
-    cuts = [
-        (_number(session.begin.get("time")), session.begin["step"])
-        for session in sessions
-        if _is_count(session.begin.get("step"))
-    ]
-    return [
-        entry
-        for entry in logs
-        if not any(0 < _number(entry.get("time")) < moment and entry["step"] > step for moment, step in cuts)
-    ]
-
-
 def _checkpoints(folder: Path, logs: list[dict[str, Any]]) -> list[Checkpoint]:
     found = sorted(
         (int(match[1]), path) for path in _folders(folder) if (match := _CHECKPOINT.match(path.name)) is not None
     )
-    metrics: dict[int, dict[str, float]] = {}
-    for entry in logs:
-        values = {name: value for name, value in entry.items() if name.startswith("eval_") and _is_number(value)}
-        for name, value in values.items():
-            if not _NO_CURVE.match(name) and abs(value) < 1e300:
-                metrics.setdefault(entry["step"], {}).setdefault(name, float(value))
+    metrics = evaluations(logs)
     best = _best_step(found[-1][1]) if found else None
     return [Checkpoint(step, path, metrics.get(step, {}), step == best) for step, path in found]
 
@@ -331,44 +335,6 @@ def _folders(folder: Path) -> Iterator[Path]:
         for path in folder.iterdir():
             if path.is_dir():
                 yield path
-
-
-def _is_locked(path: Path) -> bool:
-    """Whether the process that is named in a run's lock file holds a lock.
-
-    It is not tried by taking it: a run that begins at that moment would be refused.
-    """
-    try:
-        owner = json.loads(path.read_text(encoding="utf-8"))
-        if owner["host"] != socket.gethostname() or os.name != "posix":
-            return False
-        process = int(owner["pid"])
-        locks = Path("/proc/locks")
-        if locks.exists():
-            return any(str(process) in line.split() for line in locks.read_text(encoding="utf-8").splitlines())
-        os.kill(process, 0)
-    except PermissionError:
-        return True  # it is somebody else's, and alive
-    except (OSError, ValueError, TypeError, KeyError, OverflowError):
-        return False
-    return True
-
-
-def _is_account(value: Any) -> TypeGuard[dict[str, Any]]:
-    return isinstance(value, dict) and isinstance(value.get("seconds"), dict)
-
-
-def _is_count(value: Any) -> TypeGuard[int]:
-    return type(value) is int and 0 <= value < 2**53
-
-
-def _is_number(value: Any) -> TypeGuard[int | float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _number(value: Any) -> float:
-    """`value`, or 0 where it is no number that can be reckoned with."""
-    return float(value) if _is_number(value) and abs(value) < 1e300 else 0.0
 
 
 def _as_dict(value: Any) -> dict[str, Any]:

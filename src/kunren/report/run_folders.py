@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kunren.report.run_files import RunRecord, read_run
+from kunren.report.words import words
 
 METRICS_NAME, EVENTS_NAME = "metrics.jsonl", "events.jsonl"
 _CHECKPOINT = re.compile(r"^checkpoint-\d+$")
@@ -25,7 +26,7 @@ class NoRunError(Exception):
 def runs_at(path: str | Path) -> list[Path]:
     """The folder of the run that `path` is, that it is a checkpoint or a file of, or of all runs below it, by name."""
     path = Path(path)
-    if path.name in (METRICS_NAME, EVENTS_NAME) and path.is_file():
+    if path.name in (METRICS_NAME, EVENTS_NAME) and os.path.isfile(path):
         path = path.parent
     if _is_run(path):
         return [path]
@@ -43,30 +44,29 @@ def runs_at_all(paths: Sequence[str | Path]) -> list[Path]:
     return list(found.values())
 
 
-def runs_or_error(path: str | Path) -> list[Path]:
+def runs_or_error(path: str | Path, language: str = "en") -> list[Path]:
     """As `runs_at`; a NoRunError where there is none."""
     found = runs_at(path)
     if found:
         return found
-    path = Path(path)
-    if not path.exists():
-        raise NoRunError(f"{path} does not exist.{_nearby(path.absolute().parent)}")
-    if not path.is_dir():
-        raise NoRunError(f"{path} is a file: name the folder of a run, its output_dir.")
-    raise NoRunError(
-        f"{path} holds no {METRICS_NAME}, and no folder in it does: a run writes it into its output_dir with its first "
-        f"log.{_nearby(path.absolute().parent)}"
-    )
+    path, text = Path(path), words(language)
+    if not os.path.exists(path):
+        raise NoRunError(text["path_missing"].format(path=path) + _nearby(path.absolute().parent, language))
+    if not os.path.isdir(path):
+        raise NoRunError(text["path_is_file"].format(path=path))
+    if not os.access(path, os.R_OK | os.X_OK):
+        raise NoRunError(text["path_forbidden"].format(path=path))
+    raise NoRunError(text["no_run"].format(path=path) + _nearby(path.absolute().parent, language))
 
 
-def _nearby(parent: Path) -> str:
+def _nearby(parent: Path, language: str) -> str:
     """Where runs are, for someone who named a folder that is none."""
-    found = [str(run) for run in list(_below(parent))[:5]] if parent.is_dir() else []
-    return f" There are runs in {', '.join(found)}." if found else ""
+    found = [str(run) for run in list(_below(parent))[:5]] if os.path.isdir(parent) else []
+    return words(language)["runs_nearby"].format(folders=", ".join(found)) if found else ""
 
 
 def _is_run(folder: Path) -> bool:
-    return (folder / METRICS_NAME).is_file() or (folder / EVENTS_NAME).is_file()
+    return any(os.path.isfile(folder / name) for name in (METRICS_NAME, EVENTS_NAME))  # False where that is forbidden
 
 
 def _below(folder: Path) -> Iterator[Path]:
@@ -127,11 +127,12 @@ class WatchedRuns:
         self._lock = threading.Lock()
 
     def now(self) -> list[RunRecord]:
-        """Every run that has logged something, in the order of the folders."""
+        """Every run that has logged something or has ended, in the order in which they were first seen."""
         with self._lock:
             self._search()
             read = {folder: self._look(folder) for folder in self._found}
-            self._read = {folder: one for folder, one in read.items() if one is not None}
+            known = [folder for folder in self._read if read.get(folder) is not None]
+            self._read = {folder: one for folder in [*known, *read] if (one := read[folder]) is not None}
             self.waiting = [folder for folder, one in read.items() if one is None] if self._found else self.folders
             return [one.record for one in self._read.values()]
 
@@ -151,8 +152,24 @@ class WatchedRuns:
             record = read_run(folder)
         except (OSError, ValueError):
             return known
+        if not os.path.exists(folder / METRICS_NAME):
+            if known is not None and known.record.logs:
+                return known
+            if record.is_running:
+                return None  # it has begun just now
         ended = time.monotonic()
         return _Read(record, state, ended + self.rest * (ended - began))
+
+
+def by_interest(runs: Sequence[RunRecord]) -> list[RunRecord]:
+    """Those that go on first, in their order; then those that have ended, the latest first."""
+    return sorted(runs, key=lambda run: (0, 0.0) if run.is_running else (1, -run.ended_at))
+
+
+def most_interesting(runs: Sequence[RunRecord], most: int) -> list[RunRecord]:
+    """So many of the runs, in the order that they are in."""
+    chosen = {id(run) for run in by_interest(runs)[:most]}
+    return [run for run in runs if id(run) in chosen]
 
 
 def _state_of(folder: Path) -> list[tuple[int, ...] | None]:

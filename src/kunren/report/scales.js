@@ -12,6 +12,9 @@ function shown(value) {
   return size >= 1e4 ? Math.round(value).toLocaleString("en-US") : String(Number(value.toPrecision(5)));
 }
 
+/** A value of a curve: what was not finite is null there. */
+const orNaN = (value) => (value === null ? "NaN" : shown(value));
+
 /** A label of an axis, with as many digits as tell it from its neighbour `step` away. */
 function tickLabel(value, step) {
   const size = Math.abs(value);

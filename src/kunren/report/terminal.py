@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeGuard
 
 from kunren.report.bottleneck import bottleneck
 from kunren.report.run_files import PHASES, RunRecord, rates, series
@@ -30,7 +31,7 @@ _PLOT_LINES = (10, 8, 6)
 _METRIC_LINES, _WARNINGS = 3, 3
 _QUIET_SECONDS = 20  # since the last log, from which on it is said
 _OUTCOME_STYLES = {"finished": "good", "running": "curve", "failed": "bad", "stopped": "warning"}
-_FILLS, _LETTERS = "█▓▒░█▓▒░█", "dtfboceso"
+_FILLS, _LETTERS = "█▓▒░█▓▒░█", "dtfbocesx"  # the fills are told apart by their colours too
 _FIRST = ("loss", "learning_rate", "grad_norm")
 # Said only here; all other words are in words.py.
 _TEXTS = {
@@ -66,7 +67,7 @@ class Facts:
         self.run = run
         self.account = run.account
         self.curves = series(run)
-        self.last = {name: points[-1] for name, points in series(run, gaps=True).items()}
+        self.last = {name: points[-1] for name, points in run.curves.items()}
         epochs = (entry.get("epoch") for entry in reversed(run.logs))
         self.epoch = next((float(one) for one in epochs if isinstance(one, (int, float)) and abs(one) < 1e300), None)
         self.speeds = {name: points[-1][1] for name, points in rates(run).items()}
@@ -138,6 +139,8 @@ def _grid(runs: Sequence[Facts], width: int, plot_lines: int, drawing: Drawing) 
 def _block(facts: Facts, width: int, plot_lines: int, drawing: Drawing) -> list[Line]:
     run = facts.run
     lines = [_title(run, width, drawing), _progress(run, width, drawing), *_metrics(facts, width, drawing)]
+    for name, step in run.not_finite_since.items():
+        lines += _folded(f"! {name}: {drawing.text['not_finite_since'].format(step=f'{step:,}')}", width, "bad")
     if plot_lines:
         lines += _plots(facts.curves, width, plot_lines, drawing)
     elif loss := facts.curves.get("loss"):
@@ -164,7 +167,7 @@ def _progress(run: RunRecord, width: int, drawing: Drawing) -> Line:
     text, step, last = drawing.text, run.step, run.max_steps
     parts = [_steps(run) if last else f"{text['step']} {step:,}"]
     if run.is_running:
-        if left := seconds_left(run, drawing.now):  # not "0 s left" of one that takes longer
+        if left := _left(run, drawing):
             parts.append(text["remaining"].format(time=_whole(left, text)))
         if (quiet := drawing.now - run.changed_at) > _QUIET_SECONDS:
             parts.append(drawing.own("quiet").format(time=_whole(quiet, text)))
@@ -176,6 +179,11 @@ def _progress(run: RunRecord, width: int, drawing: Drawing) -> Line:
     percent = f"{min(step / last, 1):4.0%}  "
     bar = _bar(step / last, max(width - columns_of(percent + told) - 1, 4), drawing)
     return [*bar, Piece(" " + percent + told)]
+
+
+def _left(run: RunRecord, drawing: Drawing) -> float | None:
+    """None for one that has been silent, and not 0 for one that takes longer than it was thought to."""
+    return None if run.is_silent else seconds_left(run, drawing.now) or None
 
 
 def _bar(share: float, width: int, drawing: Drawing) -> Line:
@@ -193,8 +201,8 @@ def _short(facts: Facts, width: int, columns: int, drawing: Drawing) -> Line:
     run = facts.run
     name_columns = min(max(width // 4, 8), 28)
     outcome = _outcome(run, drawing)
-    loss = facts.curves.get("loss") or []
-    left = seconds_left(run, drawing.now) if run.is_running else None
+    loss, last = facts.curves.get("loss") or [], facts.last.get("loss")
+    left = _left(run, drawing) if run.is_running else None
     line: Line = [
         *fitted([Piece(printable(run.name), "bold")], name_columns, drawing.end),
         Piece("  "),
@@ -202,7 +210,7 @@ def _short(facts: Facts, width: int, columns: int, drawing: Drawing) -> Line:
         Piece(" "),
         *(_bar(run.step / run.max_steps, 10, drawing) if run.max_steps else [Piece(" " * 10)]),
         Piece(" " + _steps(run).rjust(columns)),
-        *([Piece(f"  loss {number(loss[-1][1])}")] if loss else []),
+        *([Piece(f"  loss {number(last[1])}", "bad" if math.isnan(last[1]) else "")] if last else []),
         *([Piece("  " + _whole(left, drawing.text), "dim")] if left else []),
     ]
     room = width - width_of(line) - 2
@@ -334,7 +342,7 @@ def _breakable(text: str, width: int) -> Iterator[str]:
 
 
 def _whole(seconds: float, text: Mapping[str, str]) -> str:
-    return duration(max(round(seconds), 1), text)
+    return duration(max(round(min(seconds, 1e12)), 1), text)
 
 
 def _step_of(event: Mapping[str, object]) -> int:
@@ -342,18 +350,22 @@ def _step_of(event: Mapping[str, object]) -> int:
     return step if isinstance(step, int) else 0
 
 
+def _is_moment(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, (int, float)) and abs(value) < 1e300  # False for NaN
+
+
 def seconds_left(run: RunRecord, now: float) -> float | None:
     """How long the run will still take, at the pace of the later half of what it has logged since it began."""
     if run.max_steps is None or not run.logs:
         return None
     began = run.sessions[-1].begin.get("time") if run.sessions else None
-    since = began if isinstance(began, (int, float)) else 0.0
+    since = began if _is_moment(began) else 0.0
     points: dict[int, float] = {}
     if began is not None:
         points[_step_of(run.sessions[-1].begin)] = since
     for entry in run.logs:
-        if isinstance(entry.get("time"), (int, float)) and entry["time"] >= since:
-            points[entry["step"]] = float(entry["time"])
+        if _is_moment(moment := entry.get("time")) and moment >= since:
+            points[entry["step"]] = float(moment)
     reached = list(points.items())
     if len(reached) > 2 and began is not None:
         del reached[0]  # getting ready took its time

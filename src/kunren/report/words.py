@@ -25,11 +25,20 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "failed": ("Failed", "エラーで終了"),
     "running": ("Running", "学習中"),
     "interrupted": ("Interrupted", "中断"),
+    "earlier": (
+        "The folder holds an earlier training, which was not resumed and is not told of here.",
+        "このフォルダーには以前の学習が 1 件ありますが、再開されたものではないため、ここには含めていません。",
+    ),
+    "earlier_many": (
+        "The folder holds {count} earlier trainings, which were not resumed and are not told of here.",
+        "このフォルダーには以前の学習が {count} 件ありますが、再開されたものではないため、ここには含めていません。",
+    ),
     "stopped_note": (
         "It was asked to stop before its last step: by a callback, a signal or a limit.",
         "最後のステップの前に、コールバック、シグナル、または制限によって停止しました。",
     ),
     "failed_note": ("The training ended with an error:", "学習は次のエラーで終了しました。"),
+    "failed_where": ("Where in the code", "エラーの発生箇所"),
     "interrupted_note": (
         "It has no end on record: the process was killed, or the machine went down.",
         "終了の記録がありません。プロセスが強制終了されたか、マシンが停止したと考えられます。",
@@ -38,9 +47,13 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "of_steps": ("of {count}", "/ {count}"),
     "duration": ("Duration", "所要時間"),
     "remaining": ("{time} left", "残り {time}"),
+    "none": ("none", "なし"),
+    "unknown": ("unknown", "不明"),
     "last_loss": ("Last loss", "最新の損失"),
     "last": ("Last", "最終値"),
     "best": ("Best", "最良値"),
+    "best_is": ("best {value} ({where})", "最良値 {value}（{where}）"),
+    "last_is": ("{value} ({where})", "{value}（{where}）"),
     "at_step": ("at step {step}", "ステップ {step}"),
     "epoch": ("Epoch", "エポック"),
     "started": ("Started", "開始"),
@@ -82,6 +95,8 @@ _TEXTS: dict[str, tuple[str, str]] = {
         "矢印キーでカーソルを移動、+ と - で拡大・縮小、0 で元に戻ります。",
     ),
     "not_finite": ("not a finite number", "有限の値ではありません"),
+    "not_finite_since": ("not finite since step {step}", "ステップ {step} から有限の値ではありません"),
+    "not_finite_at": ("not finite at some steps from {first} to {last}", "ステップ {first}～{last} に有限でない値"),
     "no_script": (
         "Scripts are off: this is the loss as a fixed picture.",
         "スクリプトが無効のため、損失を静止画で表示しています。",
@@ -149,6 +164,11 @@ _TEXTS: dict[str, tuple[str, str]] = {
         '計測対象の処理以外に時間がかかっています。profile_steps="10:14" を指定すると、内訳のわかるトレースが'
         "書き出されます。",
     ),
+    "traces": ("Profiler traces", "プロファイルの記録"),
+    "traces_note": (
+        "profile_steps left {files} in the folder of the run: for Perfetto or chrome://tracing.",
+        "profile_steps による記録があります（{files}）。Perfetto または chrome://tracing で開けます。",
+    ),
     "time_per_step": ("Time per step", "1 ステップの時間"),
     # the rest of the page
     "checkpoints": ("Checkpoints", "チェックポイント"),
@@ -173,6 +193,8 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "device": ("Device", "デバイス"),
     "processes": ("Processes", "プロセス数"),
     "platform": ("Platform", "プラットフォーム"),
+    "threads": ("CPU threads", "CPU スレッド数"),
+    "script": ("Script", "スクリプト"),
     "warnings": ("Warnings", "警告"),
     "no_warnings": ("No warnings.", "警告はありませんでした。"),
     "warnings_count": ("Warnings: {count}", "警告 {count} 件"),
@@ -192,6 +214,60 @@ _TEXTS: dict[str, tuple[str, str]] = {
         "The server has gone: what is shown is {seconds} s old. Start kunren watch again to go on.",
         "サーバーに接続できません（表示は {seconds} 秒前のものです）。続けるには kunren watch を再度実行してください。",
     ),
+    # the command line
+    "path_missing": ("{path} does not exist.", "{path} が見つかりません。"),
+    "path_is_file": (
+        "{path} is a file: name the folder of a run, its output_dir.",
+        "{path} はファイルです。学習のフォルダー（output_dir）を指定してください。",
+    ),
+    "path_forbidden": ("{path} cannot be read: permission denied.", "{path} を読む権限がありません。"),
+    "no_run": (
+        "{path} holds no metrics.jsonl, and no folder in it does: a run writes it into its output_dir with its first "
+        "log.",
+        "{path} にもその中のフォルダーにも metrics.jsonl がありません。学習は、最初のログのときに output_dir へ"
+        "これを書き出します。",
+    ),
+    "runs_nearby": (" There are runs in {folders}.", "学習は {folders} にあります。"),
+    "add_follow": (" To wait for it, add --follow.", "待つには --follow を付けてください。"),
+    "page_options": (
+        "--open and --port are for the page: add --web.",
+        "--open と --port はページ用です。--web を付けてください。",
+    ),
+    "bad_port": (
+        "--port {port}: ports go from 0 (any that is free) to 65535.",
+        "--port {port}：ポートは 0（空いているもの）から 65535 までです。",
+    ),
+    "to_without_sync": (
+        "--to belongs to `kunren report sync DIR --to NAME`.",
+        "--to は `kunren report sync DIR --to NAME` のためのものです。",
+    ),
+    "sync_usage": (
+        "say what to send, and where: `kunren report sync DIR --to NAME[,NAME]`.",
+        "送るものと送り先を `kunren report sync DIR --to NAME[,NAME]` のように指定してください。",
+    ),
+    "sent": ("{count} log lines sent", "ログ {count} 行を送信"),
+    "sent_nothing": ("nothing new to send", "新しく送るものはありません"),
+    "sent_to": (" of run {run}", "（ラン {run}）"),
+    "sent_nowhere": ("has logged nothing: there is nothing to send", "記録がないため、送るものはありません"),
+    "sent_again": (
+        "{tracker} was in report_to: where it followed the training, it has this run twice now.",
+        "{tracker} は report_to に含まれていました。学習中にも記録されていれば、同じ学習が 2 つになっています。",
+    ),
+    "cannot_write": (
+        "{path} cannot be written ({reason}): --out FILE writes it elsewhere.",
+        "{path} に書き込めません（{reason}）。--out FILE で別の場所を指定できます。",
+    ),
+    "no_out_folder": ("--out {path}: there is no folder {folder}.", "--out {path}：フォルダー {folder} がありません。"),
+    "no_matplotlib": (
+        "{name} is not written: it needs matplotlib (pip install matplotlib).",
+        "{name} は書き出していません。matplotlib が必要です（pip install matplotlib）。",
+    ),
+    "no_curve_to_draw": (
+        "{name} is not written: nothing has been logged as a number.",
+        "{name} は書き出していません。数値がまだ記録されていません。",
+    ),
+    "ctrl_c": ("Ctrl-C ends it.", "Ctrl-C で終了します。"),
+    "port_taken": ("(port {port} is taken)", "（ポート {port} は使用中）"),
     # units
     "days_hours": ("{days} d {hours} h", "{days} 日 {hours} 時間"),
     "hours_minutes": ("{hours} h {minutes} min", "{hours} 時間 {minutes} 分"),

@@ -102,7 +102,8 @@ class Seams:
 
     def log_in_training(self, logs: dict[str, Any], start_time: float | None = None) -> None:
         """`log`, for what the loop has measured since it logged last."""
-        self.take_account()
+        if self.account.is_due:
+            self.take_account()
         self.log(logs, start_time)
         self._globalstep_last_logged = self.state.global_step
 

@@ -25,6 +25,7 @@ from kunren.loop.guards.together import batches_of_all, may_disagree, meter_of_p
 from kunren.loop.meter import LossMeter, speed_metrics
 from kunren.loop.requests import Requests
 from kunren.loop.run import Run
+from kunren.loop.stage import BEST_LOADED
 from kunren.model import features
 from kunren.optim.schedule import waits_for_metric
 from kunren.plan import Cursor, Plan, make_plan
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from kunren.trainer import Trainer
 
 logger = logging.getLogger(__name__)
+
+STOPPED = "Stopped at step %d of %d, as asked. Go on with train(resume_from_checkpoint=True)."
 
 
 def prepare_run(trainer: Trainer, resume_from_checkpoint: str | bool | None) -> Run:
@@ -125,7 +128,7 @@ def _show_to_callbacks(trainer: Trainer, loader: Any) -> None:
         from kunren.callbacks.profiler import ProfilerCallback
 
         profiler = ProfilerCallback(*profiled_steps(trainer.args.profile_steps), trainer.run_folder())
-        trainer._undo.append(profiler.attach(handler))
+        trainer._undo.append(profiler.attach(handler, trainer.account.set_apart))
 
 
 def _warn_of_other_run(folder: Path) -> None:
@@ -232,24 +235,21 @@ def finish_run(trainer: Trainer, run: Run) -> TrainOutput:
     metrics = speed_metrics("train", run.start_time, num_samples=samples, num_steps=steps)
     trainer.store_flos()
     metrics["total_flos"] = state.total_flos
-    metrics["train_loss"] = run.meter.mean_of_all(run.engine)
+    metrics["train_loss"] = loss = run.meter.mean_of_all(run.engine)
     trainer.take_account()
     trainer.log(metrics)
     run.reader.bad_samples.report()
     trainer._saver.wait()
     trainer.note_best_checkpoint()
     if trainer.args.load_best_model_at_end:
+        run.stage = BEST_LOADED
         trainer._load_best_model()
     trainer.was_interrupted = run.requests is not None and run.requests.stop and state.global_step < plan.max_steps
     if trainer.was_interrupted:
-        logger.warning(
-            "Stopped at step %d of %d, as asked. Go on with train(resume_from_checkpoint=True).",
-            state.global_step,
-            plan.max_steps,
-        )
+        logger.warning(STOPPED, state.global_step, plan.max_steps)
     trainer.fire("on_train_end")
     trainer.callback_handler.train_dataloader = None
-    return TrainOutput(state.global_step, metrics["train_loss"], metrics)
+    return TrainOutput(state.global_step, loss, metrics)  # a callback may have taken it out of the metrics
 
 
 def leave_report(trainer: Trainer) -> None:

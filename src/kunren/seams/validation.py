@@ -10,6 +10,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,9 @@ from kunren.data.loaders import has_length
 from kunren.data.wrappers.mixture import check_mixture, refuse_several_sets
 from kunren.metrics.metric_object import is_metric_object
 from kunren.optim.groups.divide import refuse_given_optimizer
+from kunren.optim.schedule import check_options
 from kunren.seams.data import DataSeams
+from kunren.seams.optimization import OptimizationSeams
 
 logger = logging.getLogger(__name__)
 
@@ -120,6 +123,7 @@ def check_construction(trainer: Any, model: nn.Module | None) -> None:
         )
     if trainer.lr_scheduler is not None and trainer.optimizer is None:
         raise ValueError("optimizers=(None, scheduler): a scheduler drives the optimizer it was made with; give both.")
+    _check_options(trainer, model)
     if args.metrics:
         from kunren.metrics.names import check_names
 
@@ -130,6 +134,23 @@ def check_construction(trainer: Any, model: nn.Module | None) -> None:
         if "compute_result" not in parameters:
             raise ValueError("batch_eval_metrics=True: compute_metrics has to take a boolean `compute_result`.")
     refuse_what_comes_later(args)
+
+
+def _check_options(trainer: Any, model: nn.Module | None) -> None:
+    """What the optimizer and the schedule named in the arguments do not take, unless a subclass makes its own."""
+    args = trainer.args
+    is_own = {
+        name: name_is_overridden(trainer, OptimizationSeams, name)
+        for name in ("create_optimizer_and_scheduler", "create_optimizer", "create_scheduler")
+    }
+    if is_own["create_optimizer_and_scheduler"]:
+        return
+    if trainer.lr_scheduler is None and not is_own["create_scheduler"]:
+        check_options(args.lr_scheduler_type, args.lr_scheduler_kwargs or ())
+    is_given = trainer.optimizer is not None or trainer.optimizer_cls_and_kwargs is not None
+    if args.optim_args and model is not None and not (is_given or is_own["create_optimizer"]):
+        with suppress(ImportError):  # only a training needs the package
+            trainer.get_optimizer_cls_and_kwargs(args, model)
 
 
 def _check_optimizer(optimizer: Optimizer, model: nn.Module) -> None:

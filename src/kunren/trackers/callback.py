@@ -31,7 +31,9 @@ class TrackerCallback(TrainerCallback, ExportableState):
 
     def __init__(self, tracker: Tracker, timeout: float | None = None) -> None:
         self.tracker = tracker
-        self._guard = Guard(type(self).__name__, self.timeout if timeout is None else timeout, tracker.flush)
+        # What a user wrote is the tracker, where it is handed to this class as it is.
+        name = type(tracker if type(self) is TrackerCallback else self).__name__
+        self._guard = Guard(name, self.timeout if timeout is None else timeout, tracker.flush)
         self._is_open = self._is_training = self._has_ended = False
         self._has_trained = False  # in the run that is open, or was open last
         self._process = os.getpid()
@@ -78,13 +80,13 @@ class TrackerCallback(TrainerCallback, ExportableState):
 
     def end_training(self, was_interrupted: bool) -> None:
         """`train()` is left: close the run with the outcome."""
-        if not self._is_training:
+        if not (self._is_training or self._has_ended):
             return
-        self._is_training = False
-        if self._has_ended:
+        error = None if self._has_ended else sys.exc_info()[1]
+        self._is_training = self._has_ended = False
+        if error is None:  # also where it was added or removed in mid-run
             self.close("stopped" if was_interrupted else "finished")
         else:
-            error = sys.exc_info()[1]
             self.close("stopped" if isinstance(error, (GeneratorExit, KeyboardInterrupt)) else "failed")
 
     def close(self, outcome: Outcome) -> None:

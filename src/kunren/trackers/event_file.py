@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import final
 
 _numbers = itertools.count()
+_pack_float = struct.Struct("<f").pack
 
 
 @final
@@ -87,7 +88,7 @@ def _text(field: int, text: str) -> bytes:
 
 def _float(value: float) -> bytes:
     try:
-        return struct.pack("<f", value)
+        return _pack_float(value)
     except OverflowError:  # too large for 32 bits
         return struct.pack("<f", float("inf") if value > 0 else float("-inf"))
 

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import time
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, final
 
-from kunren.base.json_lines import ends_in_mid_line
-from kunren.base.json_lines import read_local_log as read_local_log  # where `kunren report` finds it without torch
 from kunren.base.state import TrainerControl, TrainerState
 from kunren.base.strict_json import to_jsonable
 from kunren.callbacks.callback import TrainerCallback
+from kunren.trackers.json_lines import ends_in_mid_line
+from kunren.trackers.json_lines import read_local_log as read_local_log  # where `kunren report` finds it without torch
 
 logger = logging.getLogger(__name__)
 
 METRICS_NAME = "metrics.jsonl"
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode
+_DELETION_SECONDS = 0.1  # a file that is deleted goes on for that long, as if it had been deleted then
 
 
 class LocalLogCallback(TrainerCallback):
@@ -43,8 +46,10 @@ class LocalLogCallback(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         if state.is_world_process_zero:
-            of_speed = {} if account is None else {"account": account}
-            self._append(self._folder or Path(args.output_dir), state, {**(logs or {}), **of_speed})
+            entry = {} if logs is None else logs.copy()
+            if account is not None:
+                entry["account"] = account
+            self._append(self._folder or Path(args.output_dir), state, entry)
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._file = None
@@ -54,16 +59,13 @@ class LocalLogCallback(TrainerCallback):
     ) -> None:
         self.on_log(args, state, control, logs=metrics)
 
-    def _append(self, folder: Path, state: TrainerState, logs: dict[str, Any]) -> None:
-        entry = {**logs, "step": state.global_step, "time": round(time.time(), 3)}
+    def _append(self, folder: Path, state: TrainerState, entry: dict[str, Any]) -> None:
+        entry["step"] = state.global_step
+        entry["time"] = int(time.time() * 1000) / 1000
         try:
-            try:
-                line = _encode(entry)
-            except (TypeError, ValueError):  # an array, a tensor, a number that is not finite
-                line = _encode(to_jsonable(entry))
-            if self._file is None or self._file.path.parent != folder:
+            if self._file is None or (self._file.folder is not folder and self._file.folder != folder):
                 self._file = _Lines(folder / METRICS_NAME)
-            self._file.append(line)
+            self._file.append(_line(entry))
         except Exception as error:  # a full disk, a metric that cannot be printed: the next log may do better
             self._file = None
             if not self._has_failed:
@@ -77,20 +79,46 @@ class LocalLogCallback(TrainerCallback):
                 )
 
 
+def _line(entry: dict[str, Any]) -> str:
+    """Strict JSON. Most entries hold names and numbers alone: `json` would make an encoder for each of them."""
+    try:
+        parts = []
+        for name, value in entry.items():
+            if type(value) is not int and not (type(value) is float and math.isfinite(value)):
+                return _encode(entry)
+            parts.append(f"{_quoted(name)}: {value!r}")
+        return "{" + ", ".join(parts) + "}"
+    except (TypeError, ValueError):  # an array, a tensor, a number that is not finite
+        return _encode(to_jsonable(entry))
+
+
+@lru_cache(maxsize=1000)
+def _quoted(name: Any) -> str:
+    if type(name) is not str:
+        raise TypeError("JSON has no other names")
+    return _encode(name)
+
+
 @final
 class _Lines:
     """A file that lines are appended to. It is held open: opening it for each line takes longer than the rest."""
 
+    _close = staticmethod(os.close)  # which `__del__` finds also when Python ends, and `os` is gone
+
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self.folder = path, path.parent
         self._descriptor: int | None = None
+        self._next_look = 0.0
 
     def append(self, line: str) -> None:
         """Write a line, which is then in the file whatever becomes of this process."""
-        if self._descriptor is not None and os.fstat(self._descriptor).st_nlink == 0:
-            self.close()  # somebody has deleted it
+        now = time.monotonic()
+        if self._descriptor is not None and now >= self._next_look:
+            self._next_look = now + _DELETION_SECONDS
+            if os.fstat(self._descriptor).st_nlink == 0:
+                self.close()  # somebody has deleted it
         if self._descriptor is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
             line = f"\n{line}" if ends_in_mid_line(self.path) else line
             self._descriptor = os.open(self.path, _APPEND, 0o666)
         data = f"{line}\n".encode("utf-8", "backslashreplace")
@@ -100,7 +128,7 @@ class _Lines:
     def close(self) -> None:
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
-            os.close(descriptor)
+            self._close(descriptor)
 
     __del__ = close  # of a training that was left early
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from kunren.arguments import TrainingArguments
-from kunren.base.json_lines import read_json_lines, read_local_log
 from kunren.base.registry import resolve
 from kunren.base.strict_json import read_json, write_json
 from kunren.trackers.guard import in_one_line
+from kunren.trackers.json_lines import read_json_lines, read_local_log, seconds_of
 from kunren.trackers.local_log import METRICS_NAME
 from kunren.trackers.registry import CALLBACKS, ELSEWHERE, tracker_names
 from kunren.trackers.run_events import EVENTS_NAME
@@ -128,8 +128,13 @@ def _standing(folder: Path) -> list[_Line]:
         position = positions.get(json.dumps(entry))
         if position is not None:
             metrics = plain_values({name: value for name, value in entry.items() if name not in _OF_A_LINE})
-            lines.append(_Line(metrics, entry["step"], float(entry.get("time") or 0.0), position))
+            lines.append(_Line(metrics, entry["step"], seconds_of(entry), position))
     return lines
+
+
+def synced_trackers(folder: str | Path) -> set[str]:
+    """The trackers that have been sent something of a run afterwards."""
+    return set(_synced(Path(folder)))
 
 
 def _synced(folder: Path) -> dict[str, Any]:

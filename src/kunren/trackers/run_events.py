@@ -12,6 +12,7 @@ import os
 import platform
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -21,15 +22,17 @@ import torch
 
 from kunren._version import __version__
 from kunren.arguments import TrainingArguments
-from kunren.base.json_lines import ends_in_mid_line
+from kunren.arguments.metric_direction import greater_is_better
 from kunren.base.state import TrainerControl, TrainerState
 from kunren.base.strict_json import to_jsonable
 from kunren.callbacks.callback import TrainerCallback
+from kunren.trackers.json_lines import ends_in_mid_line
 
 logger = logging.getLogger(__name__)
 
 EVENTS_NAME = "events.jsonl"
 MOST_WARNINGS = 1000  # of one training: a warning at every step would fill the disk
+MOST_FRAMES = 6
 
 
 class RunEventsCallback(TrainerCallback):
@@ -71,7 +74,9 @@ class RunEventsCallback(TrainerCallback):
             begin = _description(args, state, model, train_dataloader)
         except Exception as error:  # of a model or arguments that are not as others are
             begin = {"problem": f"{type(error).__name__}: {error}"}
-        self._append("begin", {**begin, "resumed_from": self._resumed_from})
+        from kunren.trackers.process import this_process
+
+        self._append("begin", {**begin, "resumed_from": self._resumed_from, "process": this_process()})
         for text in self._early:
             self._append("warning", {"text": text})
 
@@ -87,9 +92,10 @@ class RunEventsCallback(TrainerCallback):
             return
         error = None if self._has_ended else sys.exc_info()[1]
         stopped = was_interrupted or isinstance(error, (GeneratorExit, KeyboardInterrupt))
-        outcome = "stopped" if stopped else "finished" if self._has_ended else "failed"
-        text = None if error is None or stopped else f"{type(error).__name__}: {error}"
-        self._append("end", {"outcome": outcome, "error": text})
+        outcome = "stopped" if stopped else "finished" if error is None else "failed"
+        text = None if error is None or stopped else _text_of(error)
+        lines = {} if text is None else {"traceback": _last_lines(error)}
+        self._append("end", {"outcome": outcome, "error": text, **lines})
         self._is_open = False
 
     def _note_warning(self, text: str) -> None:
@@ -121,6 +127,33 @@ class RunEventsCallback(TrainerCallback):
                 logger.warning("%s cannot be written: %s. Training goes on.", self._folder / EVENTS_NAME, error)
 
 
+def _text_of(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # in the error's own `__str__`
+        return type(error).__name__
+
+
+def _last_lines(error: BaseException | None) -> str | None:
+    """Where the error arose: the innermost line of the user's own code, and the last ones. No values."""
+    import sysconfig
+
+    try:
+        frames = traceback.extract_tb(None if error is None else error.__traceback__)
+        packages = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+        others = ("<frozen", str(Path(__file__).parents[1]), *filter(None, packages))
+        own = [at for at, frame in enumerate(frames) if not frame.filename.startswith(others)]
+        shown = sorted({*own[-1:], *range(max(0, len(frames) - MOST_FRAMES), len(frames))})
+        lines = []
+        for before, at in zip([-1, *shown], shown, strict=False):
+            frame = frames[at]
+            lines += ["..."] if at > before + 1 and before >= 0 else []
+            lines.append(f"{frame.filename}:{frame.lineno} in {frame.name}: {(frame.line or '')[:200]}")
+        return "\n".join(lines) or None
+    except Exception:  # of sources that cannot be read
+        return None
+
+
 def _description(args: Any, state: TrainerState, model: Any, loader: Any) -> dict[str, Any]:
     parameters = [] if model is None else list(model.parameters())
     return {
@@ -142,13 +175,29 @@ def _description(args: Any, state: TrainerState, model: Any, loader: Any) -> dic
 
 
 def changed_arguments(args: Any) -> dict[str, Any]:
-    """The arguments that are not at their defaults; tokens are masked."""
-    default = TrainingArguments(str(args.output_dir)).to_dict()
-    return {
+    """The arguments that are not at their defaults, nor what follows from those; tokens are masked."""
+    default, found = TrainingArguments(str(args.output_dir)).to_dict(), args.to_dict()
+    changed = {
         name: to_jsonable(value)
-        for name, value in args.to_dict().items()
+        for name, value in found.items()
         if name == "output_dir" or name not in default or default[name] != value
     }
+    return {name: value for name, value in changed.items() if not _follows(name, found)}
+
+
+def _follows(name: str, found: dict[str, Any]) -> bool:
+    """Whether an argument would have its value anyway, from other ones: see `normalise` in arguments/."""
+    if name == "do_eval":
+        return bool(found["eval_strategy"] != "no")
+    if name == "eval_steps":
+        return bool(found["eval_strategy"] == "steps" and found[name] == found["logging_steps"])
+    if name == "metric_for_best_model":
+        return bool(found[name] == "loss")
+    if name.startswith("activation_checkpointing"):  # the other name for the same
+        return bool(found[name] == found[name.replace("activation", "gradient")])
+    if name == "greater_is_better":
+        return bool(found[name] == (greater_is_better(str(found["metric_for_best_model"])) is not False))
+    return False
 
 
 def _environment(args: Any) -> dict[str, str]:

@@ -47,10 +47,10 @@ class TensorBoardTracker(Tracker):
 
     def log_past(self, metrics: dict[str, Any], step: int, at: float) -> None:
         named = rewrite_logs(metrics)
-        self._file.add_scalars({name: value for name, value in named.items() if not isinstance(value, str)}, step, at)
-        for name, value in named.items():
-            if isinstance(value, str):
-                self._file.add_text(name, value, step, at)
+        texts = [name for name, value in named.items() if isinstance(value, str)]
+        for name in texts:
+            self._file.add_text(name, named.pop(name), step, at)
+        self._file.add_scalars(named, step, at)
 
     def flush(self) -> None:
         self._file.flush()

@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -72,11 +73,13 @@ class Tracker:
 
 def rewrite_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
     """The names of trackers: `eval_loss` is `eval/loss`, `test_loss` is `test/loss`, all else is under `train/`."""
-    renamed = {}
-    for name, value in logs.items():
-        prefix = next((prefix for prefix in _PREFIXES if name.startswith(prefix)), "")
-        renamed[_PREFIXES.get(prefix, "train/") + name.removeprefix(prefix)] = value
-    return renamed
+    return {_rewritten(name): value for name, value in logs.items()}
+
+
+@lru_cache(maxsize=1000)
+def _rewritten(name: str) -> str:
+    prefix = next((prefix for prefix in _PREFIXES if name.startswith(prefix)), "")
+    return _PREFIXES.get(prefix, "train/") + name.removeprefix(prefix)
 
 
 def numbers(metrics: Mapping[str, Any]) -> dict[str, int | float]:
@@ -86,8 +89,11 @@ def numbers(metrics: Mapping[str, Any]) -> dict[str, int | float]:
 
 def plain_values(logs: Mapping[str, Any]) -> dict[str, Any]:
     """Numbers, arrays of one number and text, as plain values; what else there is, only the local log keeps."""
-    plain = {name: value if type(value) is float else _plain(value) for name, value in logs.items()}
-    return {name: value for name, value in plain.items() if value is not None}
+    return {
+        name: plain
+        for name, value in logs.items()
+        if (plain := value if type(value) is float else _plain(value)) is not None
+    }
 
 
 def _plain(value: Any) -> bool | int | float | str | None:

@@ -7,8 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 import transformers
 
+import kunren
 from kunren.base.state import TrainerControl, TrainerState
 from kunren.callbacks import CallbackHandler, DefaultFlowCallback, TrainerCallback
 from kunren.callbacks.callback import HOOKS
@@ -232,6 +234,10 @@ def test_bad_and_doubtful_callbacks_are_named() -> None:
     assert handler.callback_list == "DefaultFlowCallback\nLate\nDefaultFlowCallback"
     with pytest.warns(UserWarning, match="no DefaultFlowCallback"):
         CallbackHandler([], None, None, None, None)
+    with pytest.warns(UserWarning) as caught:
+        trainer = kunren.Trainer(torch.nn.Linear(1, 1), callbacks=[Late, Late])
+        trainer.add_callback(Late())
+    assert {warning.filename for warning in caught} == {__file__} and len(caught) >= 5
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         CallbackHandler([transformers.trainer_callback.DefaultFlowCallback], None, None, None, None)

@@ -251,7 +251,7 @@ def test_a_failing_display_is_told_once(
 
 def test_lines_where_there_is_no_notebook(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "IPython", None)
-    assert progress.reporter(False) is progress.ProgressCallback
+    assert progress.reporter(False) is progress.ProgressLinesCallback
     callback, state = NotebookProgressCallback(), TrainerState(max_steps=20)
     callback.on_train_begin(ARGUMENTS, state, CONTROL)
     step(callback, state)
@@ -268,13 +268,17 @@ def test_who_runs_in_a_notebook(page: Page, monkeypatch: pytest.MonkeyPatch) -> 
     assert progress.reporter(True) is PrinterCallback
     for shell in (None, SimpleNamespace()):  # no shell, and that of a terminal
         monkeypatch.setattr(sys.modules["IPython"], "get_ipython", lambda shell=shell: shell)
-        assert progress.reporter(False) is progress.ProgressCallback
+        assert progress.reporter(False) is progress.ProgressLinesCallback
 
 
 def test_parts() -> None:
     assert bar("a<b", 3, None, "3 > 2") == "<div>a&lt;b: 3 &gt; 2</div>"
     assert cells({"train_runtime": 1.0, "loss": 1.0}) == {}
-    assert cells({"loss": 1, "mine": 2, "learning_rate": 3}) == {"Training Loss": 1, "Mine": 2}
+    assert cells({"loss": 1, "mine": 2, "learning_rate": 3}) == {"Training Loss": 1, "Training Mine": 2}
     assert cells({"dev_loss": 1, "dev_exact_match": 2, "dev_runtime": 3}) == {"Validation Loss": 1, "Exact Match": 2}
+    for name in ("accuracy", "training_loss", "step", "epoch", "train_loss", "mine", "loss"):
+        assert not cells({"loss": 1, name: 2, "epoch": 3}).keys() & (
+            cells({f"eval_{name}": 1, "eval_runtime": 1}).keys()
+        )
     table = Table(("Step",))
     assert table.html().count("<tr") == 1

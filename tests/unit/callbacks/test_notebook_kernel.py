@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import Any
 
 import pytest
@@ -12,8 +13,13 @@ nbformat = pytest.importorskip("nbformat")
 pytest.importorskip("ipykernel")
 pytestmark = pytest.mark.slow
 
-SETTING = """
-import os, torch
+SETTING = (
+    f"""
+import os, sys
+sys.path[:] = {sys.path!r}
+"""
+    + """
+import torch
 from kunren import Trainer, TrainingArguments
 
 class Model(torch.nn.Module):
@@ -30,6 +36,7 @@ def trainer(steps, **options):
         eval_steps=8, save_steps=8, report_to="none", use_cpu=True, run_report=False, **options)
     return Trainer(Model(), arguments, train_dataset=rows, eval_dataset={"a": rows, "b": rows})
 """
+)
 CELLS = [
     SETTING,
     "first = trainer(8); first.train(); None",

@@ -7,6 +7,7 @@ import logging
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from kunren.base.state import TrainerControl, TrainerState
-from kunren.callbacks import ProgressCallback, progress, progress_bars
+from kunren.callbacks import CallbackHandler, DefaultFlowCallback, ProgressCallback, progress, progress_bars
 
 CONTROL = TrainerControl()
 ACCOUNT = {"tokens": 12000, "samples": 40, "wall": 2.0}
@@ -87,6 +88,76 @@ def test_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str], cl
         "step 100/100 | loss 0.1235 | learning_rate 5e-05 | epoch 1 | 6,000 tokens/s",
         "step 100/100 | train_runtime 60 | train_loss 0.2",
     ]
+
+
+ENDINGS: dict[str, Callable[[ProgressCallback, TrainerState], None]] = {
+    "end": lambda callback, state: callback.on_train_end(None, state, CONTROL),
+    "error": lambda callback, state: callback.on_exception(None, state, CONTROL, exception=ValueError()),
+    "Ctrl-C": lambda callback, state: callback.on_exception(None, state, CONTROL, exception=KeyboardInterrupt()),
+    "evaluation": lambda callback, state: callback.on_prediction_step(None, state, CONTROL, eval_dataloader=range(3)),
+    "metrics": lambda callback, state: callback.on_log(None, state, CONTROL, logs={"eval_loss": 0.5}),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("kind", [ProgressCallback, progress.ProgressLinesCallback])
+def test_lines_that_come_quickly_are_written_together(
+    kind: type[ProgressCallback], ending: str, capsys: pytest.CaptureFixture[str], clock: SimpleNamespace
+) -> None:
+    callback, state, written = kind(), TrainerState(max_steps=1000), []
+    callback.on_train_begin(None, state, CONTROL)
+    for _ in range(25):
+        clock.seconds += 0.01
+        state.global_step += 10
+        logs = {"loss": 1.0 / state.global_step}
+        callback.on_log(None, state, CONTROL, logs=logs, account=ACCOUNT if state.global_step == 50 else None)
+        logs["loss"] = -1.0  # what follows does not change what has been logged
+        written.append(capsys.readouterr().out)
+    assert [text.count("\n") for text in written if text] == [1, 10, 10]  # the first at once, then ten times a second
+    ENDINGS[ending](callback, state)
+    lines = ("".join(written) + capsys.readouterr().out).splitlines()
+    expected = [f"step {step}/1000 | loss {1 / step:.4g} |" for step in range(10, 260, 10)]
+    assert [line[: len(start)] for line, start in zip(lines, expected, strict=False)] == expected
+    assert lines[25:] == (["step 250/1000 | eval_loss 0.5"] if ending == "metrics" else [])
+    assert lines[3].endswith("| 1,000 steps/s | 00:00 left") and "| 6,000 tokens/s |" in lines[4]  # as it was then
+    assert all("| 6,000 tokens/s |" in line for line in lines[4:25])
+
+
+def test_a_bar_shows_what_waits_when_it_is_drawn(terminal: pytest.CaptureFixture[str], clock: SimpleNamespace) -> None:
+    callback, state = ProgressCallback(), TrainerState(max_steps=1000)
+    callback.refresh_seconds = 0.1
+    callback.on_train_begin(None, state, CONTROL)
+    for _ in range(2):
+        callback.on_log(None, state, CONTROL, logs={"loss": 0.5})
+    assert terminal.readouterr().out.count("loss 0.5") == 1
+    clock.seconds += 0.2
+    callback.on_step_end(None, state, CONTROL)
+    assert terminal.readouterr().out.count("loss 0.5") == 1
+    callback.on_train_end(None, state, CONTROL)
+
+
+def test_where_no_bar_is_drawn_steps_are_not_listened_to(
+    capsys: pytest.CaptureFixture[str], clock: SimpleNamespace
+) -> None:
+    callback = progress.reporter(False)()
+    assert isinstance(callback, ProgressCallback)
+    handler = CallbackHandler([callback, DefaultFlowCallback()], None, None, None, None)
+    assert handler.handles("on_log") and len(handler._listeners("on_step_end")) == 1
+    state = TrainerState(max_steps=100)
+    callback.on_train_begin(None, state, CONTROL)
+    for _ in range(2):
+        clock.seconds += 25.0
+        state.global_step += 5
+        clock.seconds += 0.5  # the first batch of the evaluation
+        callback.on_prediction_step(None, state, CONTROL, eval_dataloader=CONTROL, metric_key_prefix="eval")
+        clock.seconds += 1000.0
+        callback.on_evaluate(None, state, CONTROL, metrics={"eval_loss": 0.5})
+        clock.seconds += 24.5
+        state.global_step += 5
+        callback.on_log(None, state, CONTROL, logs={"loss": 0.5})
+    callback.on_train_end(None, state, CONTROL)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" | ")[2:] for line in lines] == [["0.2 steps/s", "07:30 left"], ["0.2 steps/s", "06:40 left"]]
 
 
 def test_an_entry_is_one_line_of_plain_characters(capsys: pytest.CaptureFixture[str]) -> None:

@@ -61,6 +61,12 @@ def test_speed(account: dict[str, float] | None, expected: str) -> None:
     assert speed(None, None) is None
 
 
+def test_evaluations_and_checkpoints_make_no_step_slower() -> None:
+    seconds = {"forward": 2.0, "evaluation": 5.0, "checkpoint": 1.0}
+    assert speed({"wall": 8.0, "tokens": 600, "seconds": seconds}, None) == "300 tokens/s"
+    assert speed({"wall": 6.0, "tokens": 600, "seconds": {"evaluation": 6.0}}, None) is None
+
+
 @pytest.mark.parametrize(("seconds", "expected"), [
     (None, "?"), (0, "00:00"), (59.9, "00:59"), (296, "04:56"), (3896, "1:04:56"), (180_000, "2d 02:00:00"),
 ])  # fmt: skip

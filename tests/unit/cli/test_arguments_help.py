@@ -43,6 +43,11 @@ def test_the_overview_has_every_argument_and_fits(language: str, columns: int) -
     assert titles[-len(expected) :] == expected
 
 
+def test_the_types_stay_when_transformers_parser_has_written_over_them() -> None:
+    pytest.importorskip("transformers").HfArgumentParser(TrainingArguments)
+    assert "--eval_strategy str (default: no)" in details(["eval_strategy"], "en", 100)
+
+
 def test_one_argument() -> None:
     text = details(["--eval-strategy"], "en", 100)
     for said in ("--eval_strategy str (default: no)", "choices: no, steps, epoch", "old names: evaluation_strategy"):

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +19,7 @@ from parity.tokenizer import make_tokenizer
 
 import kunren
 from kunren.cli.main import main
-from kunren.cli.run_config import ConfigError, read_config, read_overrides
+from kunren.cli.run_config import ConfigError, command_to_resume, read_config, read_overrides
 
 LABELS = ("bad", "good", "none")
 CONFIG = """\
@@ -148,12 +152,128 @@ def test_resuming_goes_on_where_the_run_was(folder: Path) -> None:
         assert all(torch.equal(again[name], tensor) for name, tensor in whole.items())
 
 
-def test_a_training_that_is_stopped_says_how_to_go_on(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert train(folder, "--max_minutes", "1e-6") == 75
-    assert f"`kunren train {folder / 'run.yaml'} --resume` goes on" in capsys.readouterr().out
-    assert not (folder / "out" / "model.safetensors").exists()
-    assert train(folder, "--resume", "--no-run-report") == 0
-    assert json.loads((folder / "out" / "trainer_state.json").read_text())["global_step"] == 8
+def test_a_training_that_is_stopped_says_how_to_go_on(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    out = tmp_path / "of mine"
+    assert train(folder, "--max_minutes", "1e-6", "--output_dir", str(out), "--no-run-report") == 75
+    assert [message for message in caplog.messages if "limit" in message] == [
+        "The time limit of 6e-05 seconds is near: saving and stopping."
+    ]
+    assert "resume_from_checkpoint" not in caplog.text
+    (command,) = re.findall(r"Stopped at step 1 of 8: `(.*)` goes on from there", capsys.readouterr().out)
+    assert command == f"kunren train {folder}/run.yaml --max_minutes 1e-6 --output_dir '{out}' --no-run-report --resume"
+    assert not (out / "model.safetensors").exists()
+    assert main(shlex.split(command.replace("--max_minutes 1e-6", ""))[1:]) == 0
+    assert json.loads((out / "trainer_state.json").read_text())["global_step"] == 8
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        ("run.yaml", "run.yaml --resume"),
+        ("run.yaml --resume --bf16", "run.yaml --bf16 --resume"),
+        ("--lang ja run.yaml --resume out/checkpoint-2 --bf16", "--lang ja run.yaml --bf16 --resume"),
+        ("run.yaml --resume-from-checkpoint=true --seed 3", "run.yaml --seed 3 --resume"),
+        ("run.yaml --lr_scheduler_kwargs {}", "run.yaml --lr_scheduler_kwargs '{}' --resume"),
+    ],
+)
+def test_the_command_to_resume(words: str, command: str) -> None:
+    assert command_to_resume(words.split()) == f"kunren train {command}"
+
+
+def test_what_the_training_has_evaluated_is_not_evaluated_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluate, measured = kunren.Trainer.evaluate, []
+
+    def counting(trainer: kunren.Trainer, *values: Any, **named: Any) -> Any:
+        measured.append((trainer.state.global_step, found := evaluate(trainer, *values, **named)))
+        return found
+
+    monkeypatch.setattr(kunren.Trainer, "evaluate", counting)
+    words = ["--eval_strategy", "epoch", "--save_strategy", "epoch", "--no-run-report"]
+    assert train(folder, *words) == 0
+    assert [step for step, _ in measured] == [4, 8]
+    last = measured[-1][1]
+    found = json.loads((folder / "out" / "eval_results.json").read_text())
+    assert found == {**last, "eval_samples": 9} or found == last
+    assert f"{last['eval_loss']:.4f}".rstrip("0") in capsys.readouterr().out
+    measured.clear()
+    assert train(folder, *words, "--load_best_model_at_end", "--output_dir", str(folder / "best")) == 0
+    assert [step for step, _ in measured] == [4, 8, 8]  # the weights may be others by now
+    measured.clear()
+    assert train(folder, *words, "--resume") == 0  # of a run that is done, perhaps with another evaluation set
+    assert [step for step, _ in measured] == [8]
+
+
+def test_random_weights_are_told_where_they_are_trained(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.copytree(folder / "bert", tmp_path / "bare")
+    (tmp_path / "bare" / "model.safetensors").unlink()
+    for words, count in ((["--max_steps", "2"], 1), (["--resume", "--max_steps", "3"], 0)):
+        caplog.clear()
+        assert train(folder, "--model", str(tmp_path / "bare"), "--no-run-report", *words) == 0
+        assert caplog.text.count("starts with random ones") == count
+
+
+def test_a_file_has_no_bars_and_a_closed_pipe_ends_nothing(folder: Path) -> None:
+    command = [sys.executable, "-m", "kunren", "train", str(folder / "run.yaml"), "--no-run-report"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.close()  # as `head` does
+    _, told = process.communicate(timeout=100)
+    assert b"\r" not in told and b"it/s" not in told and b"examples/s" not in told
+    assert b"Traceback" not in told and b"Exception" not in told
+    assert process.returncode == 0
+    assert (folder / "out" / "all_results.json").exists()
+
+
+def test_on_a_terminal_a_checkpoint_draws_no_bar_of_its_own(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("kunren.hf.library_bars.is_terminal", lambda stream: True)
+    assert train(folder, "--max_steps", "2", "--no-run-report") == 0
+    told = capsys.readouterr().err
+    assert "Tokenizing" in told and "Writing model shards" not in told
+    assert transformers.utils.logging.is_progress_bar_enabled()
+
+
+def test_the_bars_of_libraries_come_back(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(folder, "--max_steps", "2", "--no-run-report") == 0
+    assert "Tokenizing" not in capsys.readouterr().err
+    assert transformers.utils.logging.is_progress_bar_enabled() and not datasets.are_progress_bars_disabled()
+
+
+def test_mistakes_in_japanese(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LANG", "ja_JP.UTF-8")
+    for words, answer in (
+        ([], "YAML または JSON のファイルを指定する"),
+        (["--bf16"], "ファイルの位置に --bf16 がある"),
+        (["run.py"], "run.py はそれ自体で学習する"),
+        ([str(folder / "run.yaml"), "--model", "null"], "model の指定がない"),
+        (["--help", "learnin_rate"], "引数 'learnin_rate' はない。'learning_rate' のことか。"),
+    ):
+        assert main(["train", *words]) == 2
+        assert answer in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--help report_to --lang ja",
+        "--help --lang ja report_to",
+        "--lang ja --help report_to",
+        "--help=report_to --lang=ja",
+    ],
+)
+def test_help_in_any_order(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", *words.split()]) == 0
+    shown = capsys.readouterr().out
+    assert "--report_to" in shown and "既定値" in shown and "--learning_rate" not in shown
 
 
 def test_without_an_evaluation_set_and_in_japanese(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -186,7 +306,18 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "a stray word": (["--bf16", "true", "no"], "'no' is not understood"),
     "a value that cannot work": (["--learning_rate", "-1"], "learning_rate=-1"),
     "no number": (["--max_steps", "many"], "max_steps='many'"),
-    "broken JSON": (["--lr_scheduler_kwargs", '{"a": '], "lr_scheduler_kwargs"),
+    "broken JSON": (["--lr_scheduler_kwargs", '{"a": '], "it is not valid JSON: Expecting value, at character 7"),
+    "no JSON": (["--lr_scheduler_kwargs", "{bad}"], "enclosed in double quotes, at character 2"),
+    "no space in YAML": (["--lr_scheduler_kwargs", "{num_cycles:2}"], "at character 2. Give JSON"),
+    "what the schedule does not take": (
+        ["--lr_scheduler_kwargs", '{"num_cycles": 2}'],
+        "lr_scheduler_kwargs has 'num_cycles', which 'linear' does not take: it takes none.",
+    ),
+    "what the optimizer does not take": (["--optim_args", "momentum=1"], "adamw_torch_fused does not take"),
+    "a tracker that is none": (["--report_to", "wandbb"], "'wandbb' is no tracker"),
+    "a tracker's package": (["--report_to", "neptune"], "run `pip install neptune`"),
+    "a metric that is none": (["--metrics", "acuracy"], "Did you mean 'accuracy'?"),
+    "numbers for text": (["--text_column", "spare"], "'spare' of train_dataset is no text but int, such as "),
     "a task that is none": (["--task", "fill-mast"], "Did you mean 'fill-mask'?"),
     "no model": (["--model", "null"], "does not say model"),
     "a column that is not there": (["--text_column", "txt"], "the columns are: text, label, spare"),
@@ -219,6 +350,64 @@ def test_what_stands_where_the_file_should(capsys: pytest.CaptureFixture[str], t
         assert answer in capsys.readouterr().err
 
 
+EARLY = ("what the schedule", "what the optimizer", "a tracker", "a metric", "no JSON", "broken JSON")
+
+
+@pytest.mark.parametrize("mistake", [mistake for mistake in MISTAKES if mistake.startswith(EARLY)])
+def test_names_are_checked_before_the_data_is_read(
+    mistake: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words, answer = MISTAKES[mistake]
+    assert train(folder, *words, "--train_dataset", "nowhere.csv") == 2
+    assert answer in capsys.readouterr().err
+
+
+DATA: dict[str, tuple[str, str]] = {
+    "eval_dataset has no column 'text', which is the text_column": ("txt,label\nw1,good\n", "--eval_dataset"),
+    "eval_dataset has no column 'label', which is the label_column": ("text,class\nw1,good\n", "--eval_dataset"),
+    "'text' is empty in some rows of eval_dataset": ("text,label\n,good\nw1,bad\n", "--eval_dataset"),
+    "train.csv cannot be read": ('text,label\n"w1,good\n', "--train_dataset"),
+    "No column is called text or": ("a,b\n1,2\n", "--train_dataset"),
+}
+
+
+@pytest.mark.parametrize("answer", DATA)
+def test_mistakes_in_data_take_one_line(
+    answer: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, option = DATA[answer]
+    (tmp_path / "train.csv").write_text(text)
+    assert train(folder, option, str(tmp_path / "train.csv")) == 2
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("kunren: ")]
+    assert len(told) == 1 and answer in told[0]
+
+
+def test_weights_that_are_broken_take_one_line(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(folder / "bert", tmp_path / "bert")
+    (tmp_path / "bert" / "model.safetensors").write_bytes(b"no weights")
+    assert train(folder, "--model", str(tmp_path / "bert")) == 2
+    assert "kunren: SafetensorError: " in capsys.readouterr().err
+
+
+def test_an_error_amid_the_training_is_shown_whole(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def failing(trainer: kunren.Trainer, *values: Any, **named: Any) -> None:
+        raise ValueError("of a step")
+
+    monkeypatch.setattr(kunren.Trainer, "training_step", failing)
+    with pytest.raises(ValueError, match="of a step"):
+        train(folder, "--no-run-report")
+    monkeypatch.undo()
+    monkeypatch.setattr(kunren.Trainer, "evaluate", failing)
+    with pytest.raises(ValueError, match="of a step"):
+        train(folder, "--no-run-report", "--eval_strategy", "steps", "--eval_steps", "3", "--run_name", "5%s")
+    command = f"kunren train {folder}/run.yaml --no-run-report --eval_strategy steps --eval_steps 3 --run_name 5%s"
+    assert f"`{command} --resume`" in caplog.text and "train(resume" not in caplog.text
+
+
 def test_labels_of_the_evaluation_set(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "other.csv").write_text("text,label\nw1,good\nw2,worse\n")
     assert train(folder, "--eval_dataset", str(tmp_path / "other.csv")) == 2
@@ -226,6 +415,11 @@ def test_labels_of_the_evaluation_set(folder: Path, tmp_path: Path, capsys: pyte
     (tmp_path / "other.csv").write_text("text,label\nw1,good\nw2,\n")
     assert train(folder, "--train_dataset", str(tmp_path / "other.csv")) == 2
     assert "'label' is empty in some rows" in capsys.readouterr().err
+    (tmp_path / "one.csv").write_text("text,label\nw1,0\nw2,1\n")
+    (tmp_path / "two.csv").write_text("text,label\nw1,0\nw2,2\n")
+    sets = ["--train_dataset", str(tmp_path / "one.csv"), "--eval_dataset", str(tmp_path / "two.csv")]
+    assert train(folder, *sets) == 2
+    assert "eval_dataset has labels that train_dataset has not: 2." in capsys.readouterr().err
 
 
 WORDS = {

@@ -20,6 +20,12 @@ from kunren.cli.main import main
 from kunren.report.run_folders import WatchedRuns
 
 
+@pytest.fixture(autouse=True)
+def english(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the language of whoever runs the tests."""
+    monkeypatch.setenv("LC_ALL", "C.UTF-8")
+
+
 def going_on(folder: Path, steps: int = 60) -> Path:
     return make_run(folder, steps, outcome=None)
 
@@ -61,6 +67,19 @@ def test_where_there_is_nothing_to_watch(tmp_path: Path, capsys: pytest.CaptureF
         assert part in capsys.readouterr().err
 
 
+def test_the_language_of_the_environment_is_spoken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LC_ALL", "ja_JP.UTF-8")
+    make_run(tmp_path / "run")
+    assert main(["watch", "--once", str(tmp_path)]) == 0 and "完了" in capsys.readouterr().out
+    assert main(["watch", str(tmp_path / "nowhere")]) == 2
+    told = capsys.readouterr().err
+    assert "見つかりません" in told and str(tmp_path / "run") in told and "--follow を付けて" in told
+    assert main(["watch", str(tmp_path), "--port", "1"]) == 2 and "--web を付けて" in capsys.readouterr().err
+    assert main(["watch", "--once", "--lang", "en", str(tmp_path)]) == 0 and "Finished" in capsys.readouterr().out
+
+
 def test_it_starts_without_torch(tmp_path: Path) -> None:
     make_run(tmp_path)
     code = (
@@ -99,6 +118,15 @@ def test_a_line_for_each_entry_until_the_runs_have_ended(
         "step 5/100 | loss 0.9985 | grad_norm 2.284 | learning_rate 4.75e-05 | epoch 0.1",
         "step 5/100 | failed: ValueError: odd",
     ]
+
+
+def test_it_ends_for_a_run_that_failed_before_its_first_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = write(tmp_path / "run", [], [begin(1000.0), end(1003.0, 0, "failed", "ValueError: odd")])
+    (run / "metrics.jsonl").unlink()
+    assert main(["watch", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines() == ["step 0/100 | failed: ValueError: odd"]
+    assert main(["watch", "--once", str(run)]) == 0
+    assert "ValueError: odd" in capsys.readouterr().out
 
 
 def test_the_runs_are_named_where_there_are_several(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,6 +171,19 @@ def test_the_view_follows_the_run_and_stays_when_it_has_ended(tmp_path: Path) ->
         assert terminal.ends() == 0
         assert terminal.current_settings() == terminal.settings and terminal.picture.modes == {"7", "25"}
         assert "Finished" in terminal.picture.history and "65/100" in terminal.picture.history
+
+
+def test_of_many_runs_what_was_on_the_screen_stays(tmp_path: Path) -> None:
+    for index in range(30):
+        make_run(tmp_path / f"done-{index:02}")
+    going_on(tmp_path / "still")
+    with OnTerminal("watch", tmp_path) as terminal:
+        terminal.until(lambda picture: "still" in picture.lines.get(0, picture.lines.get(1, "")))
+        seen = terminal.picture.text()
+        terminal.press("q")
+        assert terminal.ends() == 0
+    left = terminal.picture.history.strip()
+    assert len(left.splitlines()) <= 40 and "still" in left.splitlines()[0] and seen.splitlines()[-1].strip() in left
 
 
 @pytest.mark.slow
@@ -218,7 +259,7 @@ def test_the_page_is_served_until_ctrl_c(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stderr is not None
         address = process.stdout.readline()
-        match = re.match(r"http://127\.0\.0\.1:(\d+)/", address)
+        match = re.match(r"http://127\.0\.0\.1:(\d+)/$", address)  # alone in its line
         assert match is not None, address
         connection = http.client.HTTPConnection("127.0.0.1", int(match[1]), timeout=20)
         connection.request("GET", "/")
@@ -243,4 +284,4 @@ def test_a_taken_port_is_told_of_and_the_page_opened(
         assert main(["watch", str(tmp_path), "--web", "--open", "--port", str(taken.port)]) == 0
         told = capsys.readouterr().out
     assert f"port {taken.port} is taken" in told
-    assert len(opened) == 1 and opened[0] in told and str(taken.port) not in opened[0]
+    assert len(opened) == 1 and opened[0] == told.splitlines()[0] and str(taken.port) not in opened[0]

@@ -302,3 +302,21 @@ def test_the_real_cost_of_a_step_is_microseconds() -> None:
 
     assert median(cost(False) for _ in range(5)) < 5e-6
     assert median(cost(True) for _ in range(5)) < 15e-6
+
+
+def test_an_account_is_due_at_once_and_then_ten_times_a_second() -> None:
+    clock = Clock()
+    account = StepAccount(CPU, clock)
+    account.begin()
+    due, walls = [], []
+    for _ in range(100):
+        account.begin_step()
+        clock.now += 0.015
+        account.end_step()
+        due.append(account.is_due)
+        if account.is_due:
+            walls.append(account.take(0, 0, 0.0, None)["wall"])
+        clock.now += 0.001
+        account.mark("callbacks")
+    assert due[0] and [index for index, is_due in enumerate(due) if is_due] == list(range(0, 100, 7))
+    assert walls == pytest.approx([0.015] + [7 * 0.016] * 14)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from unit.report.runs_on_disk import begin, log_lines, make_run, write
+from unit.report.runs_on_disk import begin, end, log_lines, make_run, write
 
 from kunren.report import live
 from kunren.report.live import LiveServer
@@ -113,3 +113,31 @@ def test_an_error_is_an_answer_and_the_server_goes_on(tmp_path: Path, monkeypatc
         with socket.create_connection(("127.0.0.1", server.port)) as rude:
             rude.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert ask(server, "/data.json")[0].status == 200
+
+
+def test_a_run_keeps_its_colour_and_the_ones_that_go_on_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "MAX_RUNS", 3)
+
+    def names(server: LiveServer) -> list[str]:
+        return [run["name"] for run in json.loads(ask(server, "/data.json")[1])["runs"][:3]]
+
+    def done(name: str, ended: float) -> None:
+        write(tmp_path / name, log_lines(5, 1.0), [begin(1.0), end(ended, 5)])
+
+    done("m", 7.0)
+    done("n", 5.0)
+    with serving(tmp_path) as server:
+        assert names(server) == ["m", "n"]
+        done("a", 6.0)
+        assert names(server) == ["m", "n", "a"]
+        make_run(tmp_path / "b", outcome=None)  # takes the place of the one that ended first
+        assert names(server) == ["m", "b", "a"]
+
+
+def test_a_run_that_failed_before_its_first_log_is_shown(tmp_path: Path) -> None:
+    write(tmp_path, [], [begin(1.0), end(2.0, 0, "failed", "ValueError: odd")])
+    (tmp_path / "metrics.jsonl").unlink()
+    with serving(tmp_path) as server:
+        assert b"ValueError: odd" in ask(server)[1] and ask(server, "/data.json")[0].status == 200

@@ -236,3 +236,29 @@ def test_any_files_give_a_page(
     assert not any(name.startswith("on") for _, found in outline.elements for name in found)
     assert len(text.encode()) < MAX_BYTES
     json.dumps(page_data([run], language), allow_nan=False).encode()
+
+
+def test_a_loss_that_is_lost_a_trace_and_earlier_trainings_are_told_of(tmp_path: Path) -> None:
+    logs = [*LOGS, *({"loss": None, "eval_loss": None, "step": step, "time": 1e9 + step} for step in (15, 20))]
+    events = [begin(time=1e8), begin(), {"event": "end", "time": 1e9 + 20, "step": 20, "outcome": "finished"}]
+    (tmp_path / "a" / "profile").mkdir(parents=True)
+    (tmp_path / "a" / "profile" / "steps-1-2.json").write_text("{}")
+    run = run_of(tmp_path / "a", logs, events)
+    shown = " ".join(" ".join(Outline(page([run])).texts).split())
+    assert "Last loss NaN not finite since step 15" in shown and "profile/steps-1-2.json" in shown
+    assert "holds an earlier training" in shown
+    compared = " ".join(" ".join(Outline(page([run, run_of(tmp_path / "b", LOGS)])).texts).split())
+    assert "NaN" in compared and "1.5 at step 5 Last NaN" in compared
+    nothing = run_of(tmp_path / "c", logs[-2:], [begin()])
+    assert "Last loss NaN not finite since step 15" in " ".join(" ".join(Outline(page([nothing])).texts).split())
+
+
+def test_a_run_without_a_log_shows_what_it_failed_with_and_where(tmp_path: Path) -> None:
+    failed = {"event": "end", "time": 1e9, "step": 0, "outcome": "failed", "error": "ValueError: 17"}
+    (tmp_path / "a").mkdir()
+    events = [begin(environment={"threads": "4"}), {**failed, "traceback": "train.py:3 in loss: <odd>"}]
+    (tmp_path / "a" / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in events))
+    text = page([read_run(tmp_path / "a")], "ja")
+    assert re.search(r"<details><summary>エラーの発生箇所</summary><pre[^>]*>train.py:3 in loss: &lt;odd&gt;", text)
+    assert "ValueError: 17" in text and "CPU スレッド数" in text
+    assert "ValueError: 17" in page([read_run(tmp_path / "a"), run_of(tmp_path / "b", LOGS)])

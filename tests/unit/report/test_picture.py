@@ -128,3 +128,12 @@ def test_a_run_without_a_number_and_one_with_more_curves_than_are_drawn(
     draw(read_run(write(tmp_path / "b", [*log_lines(5, 1.0), {**many, "step": 5, "time": 4.0}])), tmp_path / "b.png")
     assert len(figures[0].axes) == 5
     assert "+ 98" in figures[0]._suptitle.get_text()
+
+
+def test_where_a_loss_was_lost_is_marked(tmp_path: Path, figures: list[Figure]) -> None:
+    lines = [*log_lines(20, 1.0, evaluate=100), *({"loss": None, "step": step, "time": 99.0} for step in (25, 60))]
+    draw(read_run(write(tmp_path, lines)), tmp_path / "a.png")
+    legend = figures[0].axes[0].get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == ["loss", "loss: not finite since step 25"]
+    assert figures[0].axes[0].get_xlim()[1] >= 60 and figures[0].axes[1].get_legend() is None

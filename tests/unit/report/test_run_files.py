@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import os
+import socket
 import subprocess
 import sys
 import time
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kunren.report.run_files import PHASES, read_run, series
+from kunren.report.run_files import PHASES, last_value, rates, read_run, series
+from kunren.trackers.process import this_process
 
 
 def write(folder: Path, logs: list[Any], events: list[Any] | None = None) -> Path:
@@ -35,7 +38,10 @@ def end(moment: float, step: int, outcome: str = "finished", error: str | None =
 
 
 def test_it_is_read_without_torch() -> None:
-    code = "import sys, kunren.report.run_files; assert not {'torch', 'numpy'} & sys.modules.keys()"
+    code = (
+        "import sys; from kunren.report import RunRecord, read_local_log, read_run, series, write_report\n"
+        "assert not {'torch', 'numpy'} & sys.modules.keys()"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
@@ -115,6 +121,13 @@ def test_accounts_are_added_up(tmp_path: Path) -> None:
     assert total["mfu"] == pytest.approx(0.25)
 
 
+def test_nothing_is_reckoned_twice(tmp_path: Path) -> None:
+    account = {"steps": 5, "seconds": {"data": 1.0}, "samples": 40, "wall": 3.0}
+    run = read_run(write(tmp_path, [{"loss": 1.0, "step": 5, "time": 1.0, "account": account}]))
+    assert run.account is run.account is not None and series(run) is series(run) and rates(run) is rates(run)
+    assert run.curves is run.curves and rates(run, while_training=True) is rates(run, while_training=True)
+
+
 def test_checkpoints_carry_the_evaluation_of_their_own_weights(tmp_path: Path) -> None:
     logs = [
         {"eval_loss": 1.0, "eval_runtime": 2.0, "step": 10, "time": 1.0},
@@ -179,3 +192,116 @@ def test_any_files_give_a_record(
     assert len(run.elapsed) == len(run.logs) and run.elapsed == sorted(run.elapsed)
     assert all(math.isfinite(y) for points in series(run).values() for _, y in points)
     assert run.duration <= time.time() + 1e300
+
+
+def test_a_clock_that_is_put_back_hides_nothing(tmp_path: Path) -> None:
+    later = [{"loss": 1.0, "step": step, "time": 1000.0 + step} for step in (1, 2, 3)]
+    write(tmp_path, later, [begin(5000.0)])
+    assert [entry["step"] for entry in read_run(tmp_path).logs] == [1, 2, 3]
+    write(tmp_path, [{"loss": 1.0, "step": 1, "time": 5001.0}, *later[1:]], [begin(5000.0)])
+    assert [entry["step"] for entry in read_run(tmp_path).logs] == [1, 2, 3]
+
+
+def test_a_run_that_failed_before_its_first_log(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").write_text(
+        json.dumps(begin(100.0)) + "\n" + json.dumps(end(103.0, 0, "failed", "ValueError: 3")) + "\n"
+    )
+    run = read_run(tmp_path)
+    assert (run.outcome, run.error, run.step, run.logs, run.duration) == ("failed", "ValueError: 3", 0, [], 3.0)
+    assert series(run) == {} and run.account is None and not run.is_running
+    (tmp_path / "events.jsonl").write_text("nothing that begins\n")
+    with pytest.raises(FileNotFoundError):
+        read_run(tmp_path)
+
+
+def test_a_loss_that_is_lost(tmp_path: Path) -> None:
+    losses = [3.0, None, 2.0, None, None]
+    logs = [{"loss": loss, "grad_norm": None, "step": step, "time": 1.0} for step, loss in enumerate(losses, 1)]
+    run = read_run(write(tmp_path / "a", logs))
+    last = last_value(run, "loss")
+    assert run.not_finite_since == {"loss": 4} and last is not None and last[0] == 5 and math.isnan(last[1])
+    run = read_run(write(tmp_path / "b", logs[:3]))
+    assert run.not_finite_since == {} and last_value(run, "loss") == (3, 2.0)
+    run = read_run(write(tmp_path / "c", logs[3:]))
+    assert run.not_finite_since == {"loss": 4} and series(run) == series(run, gaps=True) == {}
+
+
+def test_trainings_begun_anew_do_not_add_up_and_resumed_ones_do(tmp_path: Path) -> None:
+    logs = [
+        {"eval_loss": 9.0, "step": 0, "time": 101.0},  # of the first, before its first step
+        {"loss": 1.0, "step": 10, "time": 110.0},
+        {"eval_loss": 8.0, "step": 0, "time": 1001.0},
+        {"loss": 2.0, "step": 10, "time": 1010.0},
+        {"loss": 3.0, "step": 20, "time": 2020.0},
+    ]
+    first = [begin(100.0), {"event": "warning", "time": 105.0, "step": 5, "text": "old"}, end(111.0, 10)]
+    second = [begin(1000.0), end(1015.0, 10, "stopped"), begin(2000.0, 10, resumed_from="x"), end(2030.0, 20)]
+    run = read_run(write(tmp_path, logs, first + second))
+    assert run.earlier == 1 and run.duration == 15 + 30 and run.warnings == [] and run.resumed_at == [10]
+    assert series(run) == {"eval_loss": [(0, 8.0)], "loss": [(10, 2.0), (20, 3.0)]}
+    assert run.sessions[0].begin["time"] == 1000.0
+    run = read_run(write(tmp_path, logs[2:], second))
+    assert run.earlier == 0 and run.duration == 45
+
+
+def of_process(folder: Path, process: dict[str, Any], written: float | None = None) -> str:
+    write(folder, [{"loss": 1.0, "step": 1, "time": 5.0}], [begin(1.0, process=process)])
+    if written is not None:
+        for path in folder.glob("*.jsonl"):
+            os.utime(path, (written, written))
+    return read_run(folder).outcome
+
+
+@pytest.mark.skipif(not Path("/proc/self/ns/pid").exists(), reason="only Linux tells")
+def test_a_run_whose_process_was_killed_is_interrupted_at_once(tmp_path: Path) -> None:
+    code = (
+        "import json; from kunren.trackers.process import this_process; print(json.dumps(this_process()), flush=True)"
+    )
+    command = [sys.executable, "-c", f"{code}; input()"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        process = json.loads(child.stdout.readline())
+        assert of_process(tmp_path, process, 1e9) == "running"  # however long it is silent
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert of_process(tmp_path, process) == "interrupted"  # a zombie yet
+    assert of_process(tmp_path, process) == "interrupted"
+    elsewhere = {**process, "machine": "another"}
+    assert of_process(tmp_path, elsewhere) == "running" and of_process(tmp_path, elsewhere, 1e9) == "interrupted"
+    reused = {**this_process(), "started": 1}
+    assert of_process(tmp_path, reused) == "interrupted"
+    for nonsense in (None, 3, {"pid": -1}, {**process, "pid": "x"}, {**process, "started": None}):
+        assert of_process(tmp_path, nonsense) == "running"  # type: ignore[arg-type]
+
+
+def test_the_lock_of_a_process_that_is_gone(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        pass
+    began = time.time() - 50
+    write(tmp_path, [{"loss": 1.0, "step": 1, "time": began + 1}], [begin(began)])
+    assert read_run(tmp_path).outcome == "running"
+    owner = {"pid": child.pid, "host": socket.gethostname()}
+    for taken, outcome in ((began - 2, "interrupted"), (began - 3000, "interrupted")):
+        lock = {**owner, "started": datetime.fromtimestamp(taken, timezone.utc).isoformat(timespec="seconds")}
+        (tmp_path / ".kunren-run.lock").write_text(json.dumps(lock))
+        assert read_run(tmp_path).outcome == outcome
+    write(tmp_path, [{"loss": 1.0, "step": 1, "time": began + 1}], [begin(began - 2500), begin(began)])
+    assert read_run(tmp_path).outcome == "running"  # it is the lock of the training before
+
+
+def test_a_run_that_logs_seldom_is_waited_for(tmp_path: Path) -> None:
+    began = time.time() - 2000
+    logs = [{"loss": 1.0, "step": step, "time": began + 300 * step} for step in (1, 2, 3, 4)]
+    write(tmp_path, logs, [begin(began)])
+    for quiet, outcome in ((700, "running"), (1000, "interrupted")):
+        for path in tmp_path.glob("*.jsonl"):
+            os.utime(path, (time.time() - quiet,) * 2)
+        assert read_run(tmp_path).outcome == outcome
+
+
+def test_traces_are_found(tmp_path: Path) -> None:
+    write(tmp_path, [], [begin(1.0)])
+    (tmp_path / "profile").mkdir()
+    (tmp_path / "profile" / "steps-3-4.json").write_text("{}")
+    (tmp_path / "profile" / "steps-3-4.txt").write_text("")
+    assert read_run(tmp_path).traces == [tmp_path / "profile" / "steps-3-4.json"]

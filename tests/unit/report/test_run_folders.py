@@ -6,11 +6,19 @@ import shutil
 from pathlib import Path
 
 import pytest
-from unit.report.runs_on_disk import begin, log_lines, make_run, write
+from unit.report.runs_on_disk import begin, end, log_lines, make_run, write
 
 from kunren.report import run_folders
 from kunren.report.run_files import RunRecord
-from kunren.report.run_folders import NoRunError, WatchedRuns, runs_at, runs_at_all, runs_or_error
+from kunren.report.run_folders import (
+    NoRunError,
+    WatchedRuns,
+    by_interest,
+    most_interesting,
+    runs_at,
+    runs_at_all,
+    runs_or_error,
+)
 
 
 def test_a_run_is_found_from_its_folder_its_files_and_its_checkpoints(
@@ -95,3 +103,30 @@ def test_a_run_that_has_begun_and_logged_nothing_is_waited_for(tmp_path: Path) -
     assert watched.now() == [] and watched.waiting == [run]
     (run / "metrics.jsonl").write_text('{"loss": 1.0, "step": 5, "time": 1005.0}\n')
     assert watched.now()[0].step == 5 and watched.waiting == []
+
+
+def test_a_run_that_failed_before_its_first_log_is_not_waited_for(tmp_path: Path) -> None:
+    for name, events in (("failed", [begin(1000.0), end(1003.0, 0, "failed", "x")]), ("begun", [begin(1000.0)])):
+        write(tmp_path / name, [], events)
+        (tmp_path / name / "metrics.jsonl").unlink()
+    watched = WatchedRuns([tmp_path], rest=0)
+    assert [run.name for run in watched.now()] == ["failed"] and watched.waiting == [tmp_path / "begun"]
+
+
+def test_a_run_keeps_its_place_when_another_appears_before_it(tmp_path: Path) -> None:
+    watched = WatchedRuns([tmp_path], rest=0)
+    make_run(tmp_path / "b")
+    assert [run.name for run in watched.now()] == ["b"]
+    make_run(tmp_path / "a")
+    make_run(tmp_path / "c")
+    assert [run.name for run in watched.now()] == ["b", "a", "c"]
+
+
+def test_those_that_go_on_come_first_and_then_the_latest(tmp_path: Path) -> None:
+    for index, ended in enumerate((5.0, 9.0, 7.0)):
+        write(tmp_path / f"done-{index}", log_lines(5, 1.0), [begin(1.0), end(ended, 5)])
+    make_run(tmp_path / "x", outcome=None)
+    make_run(tmp_path / "y", outcome=None)
+    runs = WatchedRuns([tmp_path], rest=0).now()
+    assert [run.name for run in by_interest(runs)] == ["x", "y", "done-1", "done-2", "done-0"]
+    assert [run.name for run in most_interesting(runs, 3)] == ["done-1", "x", "y"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.report.runs_on_disk import account, begin, end, log_lines, make_run, warning, write
 
-from kunren.report.run_files import RunRecord, Session, read_run
+from kunren.report.run_files import PHASES, RunRecord, Session, read_run
 from kunren.report.terminal import seconds_left, view
 from kunren.report.text_width import columns_of, plain
+from kunren.report.words import words
 
 
 def shown(runs: list[RunRecord], width: int = 100, height: int | None = None, **options: Any) -> str:
@@ -134,3 +136,30 @@ def test_the_pace_is_that_of_the_session_after_a_resume(tmp_path: Path) -> None:
     events = [begin(1000.0), begin(9000.0, step=20)]
     assert seconds_left(read_run(write(tmp_path / "a", before, events)), 9000.0) is None
     assert seconds_left(read_run(write(tmp_path / "b", [*before, after], events)), 9020.0) == pytest.approx(140)
+
+
+def test_a_loss_that_is_lost_is_told_of(tmp_path: Path) -> None:
+    logs = [*log_lines(20, time.time()), *({"loss": None, "step": step, "time": time.time()} for step in (25, 30))]
+    run = read_run(write(tmp_path, logs, [begin(time.time())]))
+    assert "loss nan" in shown([run]) and "! loss: not finite since step 25" in shown([run])
+    assert "loss nan" in shown([run], 100, 1)
+    assert "ステップ 25 から" in shown([run], language="ja")
+
+
+def test_no_time_is_left_of_a_run_that_is_silent(tmp_path: Path) -> None:
+    run = make_run(tmp_path, 60, outcome=None)
+    assert "20 s left" in shown([read_run(run)])
+    for path in run.glob("*.jsonl"):
+        os.utime(path, (time.time() - 30,) * 2)
+    text = shown([read_run(run)])
+    assert "Running" in text and " left" not in text and "last log 30 s ago" in text
+
+
+def test_every_phase_has_its_own_letter(tmp_path: Path) -> None:
+    run = read_run(make_run(tmp_path))
+    for options in ({"is_ascii": True}, {"has_colours": False}):
+        text = shown([run], 200, **options)
+        bar = next(line for line in text.splitlines() if line.startswith("dddd"))
+        assert len(set(bar)) == len(PHASES)
+        for phase in PHASES:
+            assert sum(f"{letter} {words('en')[phase]} " in text for letter in set(bar)) == 1

@@ -40,6 +40,29 @@ def test_class_of_an_optimizer_with_its_options(tmp_path: Path) -> None:
     assert given[1] == {"lr": 0.2, "alpha": 0.5}
 
 
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"lr_scheduler_kwargs": {"num_cycles": 2}}, TypeError, "'num_cycles', which 'linear' does not take"),
+        ({"optim_args": "momentum=0.9"}, ValueError, "'momentum', which adamw_torch_fused does not take"),
+    ],
+)
+def test_options_are_checked_at_construction(
+    settings: dict[str, Any], error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    class Own(kunren.Trainer):
+        def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
+            """Makes its own of them."""
+
+    with pytest.raises(error, match=message):
+        kunren.Trainer(model=models.Points(), args=arguments(tmp_path, **settings))
+    Own(model=models.Points(), args=arguments(tmp_path, **settings))
+    model = models.Points()
+    optimizer = torch.optim.SGD(model.parameters())
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, float)
+    kunren.Trainer(model=model, args=arguments(tmp_path, **settings), optimizers=(optimizer, schedule))
+
+
 def test_rates_groups_and_counts(tmp_path: Path) -> None:
     trainer = trainer_for(tmp_path, settings={"weight_decay": 0.1})
     assert trainer.get_num_trainable_parameters() == 4 * 8 + 8 + 8 * 3 + 3

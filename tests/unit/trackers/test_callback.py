@@ -95,6 +95,22 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.message for record in caplog.records if "is off from here on" in record.message]
 
 
+def test_the_one_that_fails_is_told_by_the_users_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Own(TrackerCallback):
+        """A callback of its own name."""
+
+    failing = Remembering(start=fail)
+    trainer_with(tmp_path, failing, save_strategy="no").train()
+    (told,) = warnings_of(caplog)
+    assert told.startswith("Remembering is off")
+    caplog.clear()
+    trainer = trainer_with(tmp_path, None, save_strategy="no")
+    trainer.add_callback(Own(failing))
+    trainer.train()
+    (told,) = warnings_of(caplog)
+    assert told.startswith("Own is off")
+
+
 @pytest.mark.parametrize(
     ("trouble", "told", "outcomes"),
     [
@@ -311,3 +327,33 @@ def test_what_is_open_at_exit_is_closed_once(tmp_path: Path) -> None:
     command = [sys.executable, "-c", AT_EXIT, str(tmp_path)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=50, check=True)
     assert (tmp_path / "told").read_text() == "start log finished " and result.stderr == ""
+
+
+@pytest.mark.parametrize("is_added", [True, False])
+def test_it_may_come_and_go_in_mid_run(is_added: bool, tmp_path: Path) -> None:
+    tracker = Remembering()
+    trainer = trainer_with(tmp_path, None if is_added else tracker)
+    callback = TrackerCallback(tracker) if is_added else trainer.callback_handler.callbacks[-2]
+    for step in trainer.steps():
+        if step == 3:
+            (trainer.add_callback if is_added else trainer.remove_callback)(callback)
+    assert tracker.outcomes == ["finished"]
+    assert [step for step, _ in tracker.logs][:3] == ([4, 5, 6] if is_added else [1, 2, 3])
+
+
+def test_a_tracker_is_told_when_something_was_logged(tmp_path: Path) -> None:
+    told: list[tuple[int, float]] = []
+
+    class Punctual(Remembering):
+        def log_past(self, metrics: dict[str, Any], step: int, at: float) -> None:
+            time.sleep(0.05)
+            told.append((step, at))
+
+    trainer = trainer_with(tmp_path, Punctual())
+    begun = time.time()
+    trainer.train()
+    ended = time.time()
+    assert [step for step, _ in told] == [entry["step"] for entry in trainer.state.log_history]
+    times = [at for _, at in told]
+    assert begun <= times[0] and times == sorted(times) and times[-1] < ended
+    assert ended - times[-1] > 0.2  # it was busy with the earlier ones

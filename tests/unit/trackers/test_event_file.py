@@ -50,16 +50,18 @@ def test_numbers_of_any_size() -> None:
     assert math.isnan(struct.unpack("<f", _float(math.nan))[0])
 
 
-def test_a_file_is_complete_after_each_call(tmp_path: Path) -> None:
+def test_a_file_is_complete_when_it_is_flushed(tmp_path: Path) -> None:
     file = EventFile(tmp_path / "runs" / "first", purge_step=7)
     (path,) = (tmp_path / "runs" / "first").iterdir()
     assert path.name.startswith("events.out.tfevents.")
+    file.flush()
     version, purge = records(path)
     assert version.endswith(b"\x1a\x0dbrain.Event:2")
     assert purge[9:] == b"\x10\x07\x3a\x02\x08\x01"
     file.add_scalars({"train/loss": 0.5, "train/epoch": 2}, 300, at=1.5)
     file.add_scalars({"train/loss": 0.25}, 301, at=2.5)
     file.add_text("outcome", "訓練", 0, at=3.5)
+    file.flush()
     written = records(path)[2:]
     assert [struct.unpack("<d", message[1:9])[0] for message in written] == [1.5, 2.5, 3.5]
     loss = b"\x0a\x11\x0a\x0atrain/loss\x15"
@@ -93,8 +95,8 @@ def test_a_writer_of_the_users_own_is_used(tmp_path: Path) -> None:
     assert [call[:3] for call in writer.calls if call[0] != "flush"] == [
         ("add_text", "args", '{\n  "seed": 1\n}'),
         ("add_text", "model/num_parameters", "5"),
-        ("add_scalar", "train/loss", 0.5),
         ("add_text", "train/note", "warm"),
+        ("add_scalar", "train/loss", 0.5),
         ("add_text", "outcome", "finished"),
         ("close",),
     ]

@@ -211,3 +211,16 @@ def test_what_is_asked_for_wrongly_is_told(tmp_path: Path, told: type[Told]) -> 
     (tmp_path / SYNCED_NAME).write_text("{", encoding="utf-8")
     with pytest.raises(ValueError, match=r"synced\.json.*Remove it"):
         replay(tmp_path, ["told"])
+
+
+def test_of_a_folder_that_was_trained_into_twice_the_last_run_is_sent(tmp_path: Path, told: type[Told]) -> None:
+    trained(tmp_path / "out", logging_steps=1)
+    trained(tmp_path / "out", logging_steps=5)  # which logs nothing before step 5
+    replay(tmp_path / "out", ["told"])
+    assert [step for _, step, _ in told.lines] == [5, 10, 12, 12]
+
+
+def test_a_line_that_does_not_say_when_it_was_written(tmp_path: Path, told: type[Told]) -> None:
+    write(tmp_path, *({**line(step), "time": at} for step, at in enumerate(("noon", None, float("nan"), 10**400), 1)))
+    assert replay(tmp_path, ["told"]) == [Sent("told", 4, "run-1")]
+    assert [at for *_, at in told.lines] == [0.0] * 4

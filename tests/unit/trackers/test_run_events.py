@@ -16,8 +16,9 @@ from parity import rows
 from parity.models import Points
 
 import kunren
-from kunren.base.json_lines import read_json_lines
 from kunren.trackers import run_events
+from kunren.trackers.json_lines import read_json_lines
+from kunren.trackers.process import is_alive
 
 
 def trainer_for(folder: Path, *callbacks: Any, **settings: Any) -> kunren.Trainer:
@@ -151,7 +152,7 @@ def test_it_may_be_removed_in_mid_run(tmp_path: Path) -> None:
         if step == 2:
             trainer.remove_callback(run_events.RunEventsCallback)
     assert (list(logging.getLogger("kunren").handlers), warnings.showwarning) == before
-    assert [event["event"] for event in events(tmp_path)] == ["begin", "end"]
+    assert [event.get("outcome") for event in events(tmp_path)] == [None, "finished"]
 
 
 def test_after_a_line_that_was_cut_off_the_next_begins_a_line(tmp_path: Path) -> None:
@@ -162,3 +163,66 @@ def test_after_a_line_that_was_cut_off_the_next_begins_a_line(tmp_path: Path) ->
     train(tmp_path)
     assert [event["event"] for event in read_json_lines(tmp_path / "events.jsonl")] == ["begin", "begin", "end"]
     assert len(read_json_lines(tmp_path / "metrics.jsonl")) == 2 * logged + 1
+
+
+def test_an_error_that_cannot_say_what_it_is_stays_the_one_that_is_raised(tmp_path: Path) -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise ValueError("mute")
+
+    with pytest.raises(Mute):
+        train(tmp_path, _raise(Mute()))
+    assert events(tmp_path)[-1]["error"] == "Mute"
+
+
+def test_where_it_failed_is_noted_and_the_report_is_left(tmp_path: Path) -> None:
+    secret = "value-of-a-local"
+    with pytest.raises(Odd):
+        train(tmp_path, _raise(Odd("broken")), "on_train_begin", run_report=True)
+    end = events(tmp_path)[-1]
+    lines = end["traceback"].splitlines()
+    assert any(line.startswith(__file__) and "in hook: raise error" in line for line in lines)
+    assert len(lines) <= run_events.MOST_FRAMES + 2 and secret not in end["traceback"]
+    assert not (tmp_path / "metrics.jsonl").exists()
+    assert "Odd: broken" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_innermost_line_of_the_user_is_kept_however_deep_a_package_fails(tmp_path: Path) -> None:
+    def fail(*args: Any, **kwargs: Any) -> None:
+        json.loads("{", object_hook=None)
+
+    with pytest.raises(json.JSONDecodeError):
+        train(tmp_path, fail)
+    lines = events(tmp_path)[-1]["traceback"].splitlines()
+    assert "raw_decode" in lines[-1] or "decode" in lines[-1]
+    assert any(line.startswith(__file__) and "in fail" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"eval_strategy": "steps", "logging_steps": 3},
+        {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True},
+        {"metric_for_best_model": "accuracy"},
+        {"gradient_checkpointing": True},
+    ],
+)
+def test_what_follows_from_other_arguments_is_not_listed(given: dict[str, Any], tmp_path: Path) -> None:
+    changed = run_events.changed_arguments(kunren.TrainingArguments(str(tmp_path), **given))
+    assert changed == {"output_dir": str(tmp_path), **given}
+
+
+def test_what_was_given_against_the_rule_is_listed(tmp_path: Path) -> None:
+    given = {
+        "eval_strategy": "steps",
+        "eval_steps": 5,
+        "metric_for_best_model": "loss_of_f1",
+        "greater_is_better": False,
+    }
+    changed = run_events.changed_arguments(kunren.TrainingArguments(str(tmp_path), **given))
+    assert changed == {"output_dir": str(tmp_path), **given}
+
+
+def test_the_process_is_noted(tmp_path: Path) -> None:
+    train(tmp_path, max_steps=1)
+    assert is_alive(events(tmp_path)[0]["process"]) in (True, None)

@@ -13,7 +13,7 @@ from kunren.base.random_state import preserved
 from kunren.checkpoint import sink
 from kunren.checkpoint.formats import CONFIG_NAME
 from kunren.checkpoint.weight_files import storable
-from kunren.model.pretrained_weights import handing_over_tensors
+from kunren.model.pretrained_weights import handing_over_tensors, without_bars
 
 
 def save(model: nn.Module, folder: Path, state_dict: Mapping[str, Any] | None) -> None:
@@ -49,7 +49,7 @@ def converted(model: nn.Module, folder: Path) -> tuple[dict[str, Any], list[str]
     transformers stores a mixture of experts as one matrix an expert and holds them stacked; loaded by name, the experts
     would keep their initial values.
     """
-    with preserved():  # it initialises a second model
+    with preserved(), without_bars():  # it initialises a second model
         loaded, report = type(model).from_pretrained(  # type: ignore[attr-defined]
             folder,
             config=copy.deepcopy(model.config),

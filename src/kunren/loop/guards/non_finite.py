@@ -70,6 +70,7 @@ class NonFiniteGuard:
         if scaled:
             run.engine.step(run.optimizer)  # drops it as well; the scaler has to know that the step is over
         self._buffers.restore()
+        run.stage = IN_WINDOW  # there is no update: the weights are whole, should a callback fail
         run.fire("on_nonfinite", action=self.policy, grad_norm=float(norm), step=run.state.global_step + 1)
         run.optimizer._opt_called = True  # or torch's schedules warn, of a first step that was dropped
         step = run.state.global_step + 1

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import torch
 
 from kunren.base.nested import batch_size_of
+from kunren.loop.reports import loss_alone
 from kunren.losses.counting import counted_labels
 
 logger = logging.getLogger(__name__)
@@ -132,7 +133,8 @@ def training_step_in_pieces(do: Any, model: Any, batch: Any, num_items: Any, pie
                 continue  # a piece without labels: its mean would be 0 / 0
             # What a loss is divided by that is not weighted by its labels, as that of an override.
             do.current_gradient_accumulation_steps = before / share
-            losses.append(do.training_step(model, part, num_items))
+            losses.append(loss_alone(do, do.training_step(model, part, num_items)))
+            do.reports.end_micro_batch()
     finally:
         do.current_gradient_accumulation_steps = before
     return torch.stack(losses).sum()

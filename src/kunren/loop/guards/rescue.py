@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from kunren.loop.run import Run
-from kunren.loop.stage import BETWEEN_STEPS, IN_UPDATE
+from kunren.loop.stage import BEST_LOADED, BETWEEN_STEPS, IN_UPDATE
 from kunren.loop.train import log
 
 logger = logging.getLogger(__name__)
@@ -36,6 +36,8 @@ def rescue(run: Run | None, do: Any, error: BaseException) -> None:
 def _save(run: Run, do: Any) -> None:
     step = run.state.global_step
     run.engine.zero_gradients()  # of the window that was begun
+    if run.stage == BEST_LOADED:
+        return  # the weights are no longer those of the last step
     if run.stage == IN_UPDATE:
         logger.error("The update of step %d was broken off half-way: its weights are not saved.", step + 1)
         return
