@@ -125,7 +125,8 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
         self._undo: list[Callable[[], None]] = []
         self._trial: Any = None
         self.account, self.reports = StepAccount(self.engine.device), Reports()
-        self.hears_micro_batches, self._account, self._tokens_seen = False, None, 0
+        self.hears_micro_batches, self._account = False, None
+        self._tokens_seen, self._operations_done = 0, 0.0
         self._run = None
         self._ignore_keys_for_eval = None
         self._signature_columns = None

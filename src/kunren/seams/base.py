@@ -61,6 +61,7 @@ class Seams:
     window_is_empty: bool
     is_in_train: bool
     current_flos: float
+    _operations_done: float  # by this process, in this training
     _tokens_seen: int  # by this process, padding included; 0 where inputs are no tokens
     account: StepAccount
     reports: Reports

@@ -185,7 +185,9 @@ class DataSeams(Seams):
     def _count_work(self, batches: list[Any]) -> None:
         seen, before = str(self.args.include_num_input_tokens_seen), self.state.num_input_tokens_seen
         for batch in batches:
-            self.current_flos += float(self.floating_point_ops(batch))
+            operations = float(self.floating_point_ops(batch))
+            self.current_flos += operations
+            self._operations_done += operations
             if self._counts_tokens:
                 self._tokens_seen += tokens_in(batch, self.main_input_name)
             if seen == "non_padding":
@@ -208,6 +210,7 @@ class DataSeams(Seams):
         wants_tokens = str(self.args.include_num_input_tokens_seen) != "no"
         self._counts_work = overridden or wants_tokens or self._operations_per_token > 0
         self._counts_tokens, self._tokens_seen = self.main_input_name == "input_ids", 0
+        self._operations_done = 0.0
 
     def _prepare_input(self, data: Any) -> Any:
         """Move tensors, and tensors in containers, to the device."""

@@ -63,11 +63,12 @@ class ReportingSeams(Seams):
             self._peak_operations = None if peak is None else peak * engine.world_size
 
     def _work_done(self) -> tuple[float, float, float]:
-        """Steps, tokens and operations of the run so far, of all processes."""
-        tokens, operations = float(self._tokens_seen), self.current_flos
-        if self.engine.world_size > 1:
-            tokens, operations = self.engine.sum(torch.tensor([tokens, operations], dtype=torch.float64)).tolist()
-        return self.state.global_step, tokens, self.state.total_flos + operations
+        """Steps, tokens and operations of this training so far, of all processes.
+
+        The others are taken to do as much as this one: nobody may be asked when each decides by its own clock.
+        """
+        processes = self.engine.world_size
+        return self.state.global_step, float(self._tokens_seen * processes), self._operations_done * processes
 
     def store_flos(self) -> None:
         """Move the operations counted since the last call into the state."""
