@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 # Tests share the cores among WORKERS processes, so each takes one thread; nothing may reach for a model hub.
 TEST_ENVIRONMENT := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 
-.PHONY: help demo test slow tasks crash browser trackers lint format types architecture bench clean
+.PHONY: help demo test slow tasks crash distributed browser trackers lint format types architecture bench clean
 
 help:
 	@echo "make demo           fine-tune a model and try it (DEMO=sentiment, digits, text or names)"
@@ -22,6 +22,7 @@ help:
 	@echo "make slow           slow, crash and multi-process tests"
 	@echo "make tasks          a model for each task trains on real data to its metric (ten minutes)"
 	@echo "make crash          500 kills, and a fault at every system call of a save (KILLS=500; five minutes)"
+	@echo "make distributed    real processes over gloo (a minute)"
 	@echo "make browser        the pages of reports in headless Chromium (apt-get install chromium fonts-noto-cjk)"
 	@echo "make trackers       tests of the experiment trackers that are installed"
 	@echo "make bench          the benchmarks, against their peers"
@@ -40,6 +41,9 @@ tasks: $(VENV)/installed-slow
 
 crash: $(VENV)/installed
 	KUNREN_KILLS=$(KILLS) $(TEST_ENVIRONMENT) $(BIN)/python -m pytest -q -m "crash or not crash" tests/crash
+
+distributed: $(VENV)/installed
+	$(TEST_ENVIRONMENT) $(BIN)/python -m pytest -q -m "distributed or not distributed" tests/distributed
 
 browser: $(VENV)/installed
 	$(TEST_ENVIRONMENT) $(BIN)/python -m pytest -q -m "slow or not slow" tests/browser
