@@ -33,12 +33,6 @@ _QUIET_SECONDS = 20  # since the last log, from which on it is said
 _OUTCOME_STYLES = {"finished": "good", "running": "curve", "failed": "bad", "stopped": "warning"}
 _FILLS, _LETTERS = "█▓▒░█▓▒░█", "dtfbocesx"  # the fills are told apart by their colours too
 _FIRST = ("loss", "learning_rate", "grad_norm")
-# Said only here; all other words are in words.py.
-_TEXTS = {
-    "quiet": ("last log {time} ago", "最後の記録から {time}"),
-    "waiting": ("Waiting for the first log in {folder}", "最初の記録を待っています: {folder}"),
-    "more": ("and {count} more", "ほか {count} 件"),
-}
 
 Points = list[tuple[int, float]]
 
@@ -51,9 +45,6 @@ class Drawing:
     is_ascii: bool
     has_colours: bool
     now: float
-
-    def own(self, key: str) -> str:
-        return _TEXTS[key][self.text is words("ja")]
 
     @property
     def end(self) -> str:
@@ -102,7 +93,7 @@ def view(
     lines = [_short(one, width, columns, drawing) for one in facts] + last
     if len(lines) > height:
         shown = max(height - 1, 0)
-        lines = [*lines[:shown], [Piece(drawing.own("more").format(count=len(lines) - shown), "dim")]]
+        lines = [*lines[:shown], [Piece(drawing.text["more"].format(count=len(lines) - shown), "dim")]]
     return _cut(lines[:height], width, drawing)
 
 
@@ -120,7 +111,7 @@ def _facts_of(runs: Sequence[RunRecord]) -> list[Facts]:
 
 def waiting_lines(folders: Sequence[Path], language: str) -> list[str]:
     """That nothing has been logged in these folders yet."""
-    told = _TEXTS["waiting"][language == "ja"]
+    told = words(language)["waiting"]
     return [told.format(folder=printable(str(folder))) for folder in folders]
 
 
@@ -170,7 +161,7 @@ def _progress(run: RunRecord, width: int, drawing: Drawing) -> Line:
         if left := _left(run, drawing):
             parts.append(text["remaining"].format(time=_whole(left, text)))
         if (quiet := drawing.now - run.changed_at) > _QUIET_SECONDS:
-            parts.append(drawing.own("quiet").format(time=_whole(quiet, text)))
+            parts.append(drawing.text["quiet"].format(time=_whole(quiet, text)))
     elif run.duration > 0:
         parts.append(duration(run.duration if run.duration < 10 else round(run.duration), text))
     told = "  ".join(parts)

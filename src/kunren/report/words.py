@@ -12,6 +12,10 @@ LANGUAGES = ("en", "ja")
 
 # key: (English, Japanese); {braces} are filled in with str.format
 _TEXTS: dict[str, tuple[str, str]] = {
+    # `kunren watch` in a terminal
+    "quiet": ("last log {time} ago", "最後の記録から {time}"),
+    "waiting": ("Waiting for the first log in {folder}", "最初の記録を待っています：{folder}"),
+    "more": ("and {count} more", "ほか {count} 件"),
     # the run
     "run_report": ("Run report", "学習レポート"),
     "comparison": ("Comparison of {count} runs", "{count} 件の学習の比較"),

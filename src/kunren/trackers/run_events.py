@@ -26,6 +26,7 @@ from kunren.arguments.metric_direction import greater_is_better
 from kunren.base.state import TrainerControl, TrainerState
 from kunren.base.strict_json import to_jsonable
 from kunren.callbacks.callback import TrainerCallback
+from kunren.data.loaders import batches_in, examples_in
 from kunren.trackers.json_lines import ends_in_mid_line
 
 logger = logging.getLogger(__name__)
@@ -166,8 +167,8 @@ def _description(args: Any, state: TrainerState, model: Any, loader: Any) -> dic
             "trainable": sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
         },
         "data": {
-            "examples": _length(getattr(loader, "dataset", None)),
-            "batches_per_epoch": _length(loader),
+            "examples": examples_in(loader),
+            "batches_per_epoch": batches_in(loader),
         },
         "max_steps": state.max_steps,
         "logging_steps": state.logging_steps,
@@ -215,13 +216,6 @@ def _environment(args: Any) -> dict[str, str]:
         "processes": str(args.world_size),
         "script": os.path.basename(sys.argv[0]) if sys.argv else "",
     }
-
-
-def _length(thing: Any) -> int | None:
-    try:
-        return len(thing)
-    except (TypeError, NotImplementedError, AttributeError):
-        return None
 
 
 def _listen(note: Callable[[str], None]) -> Callable[[], None]:

@@ -249,10 +249,20 @@ def test_splits_of_one_data_set_are_no_mixture() -> None:
         check_mixture(splits, settings())
 
 
-def test_what_can_be_mixed() -> None:
-    check_mixture(ROWS, settings())
-    check_mixture({"a": ROWS, "b": [(torch.ones(1), 0)]}, settings())
-    check_mixture({"train": ROWS, "test": ROWS}, settings(mixture_weights={"train": 1, "test": 1}))
+@pytest.mark.parametrize(
+    ("sources", "given_ones"),
+    [
+        ({"a": ROWS, "b": [(torch.ones(1), 0)]}, {}),
+        ({"train": ROWS, "test": ROWS}, {"mixture_weights": {"train": 1, "test": 1}}),
+    ],
+)
+def test_what_can_be_mixed(sources: dict[str, Any], given_ones: dict[str, Any]) -> None:
+    mixture, _ = mix_sets(sources, lambda source, name: source, SequentialSampler, settings(**given_ones), 1, 0)
+    assert [mixture[index] for index in range(len(mixture))] == [row for rows in sources.values() for row in rows]
+
+
+def test_one_set_needs_no_mixture() -> None:
+    assert check_mixture(ROWS, settings()) is None
 
 
 def test_a_source_without_an_order_is_refused() -> None:

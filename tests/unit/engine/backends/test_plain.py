@@ -165,7 +165,10 @@ class Placed(models.Points):
 
 
 def test_model_with_a_device_map_is_not_moved(tmp_path: Path) -> None:
-    backend(tmp_path).place(Placed())
+    model = Placed()
+    before = list(model.parameters())
+    backend(tmp_path).place(model)
+    assert all(left is right for left, right in zip(before, model.parameters(), strict=True))
 
 
 @pytest.mark.parametrize("settings", [{"deepspeed": {"zero_optimization": {"stage": 2}}}, {"fsdp": True}])
