@@ -22,6 +22,7 @@ from kunren.base.state import TrainerControl, TrainerState
 from kunren.base.types import TrainOutput
 from kunren.callbacks import CallbackHandler, DefaultFlowCallback
 from kunren.checkpoint.saver import CheckpointSaver
+from kunren.checkpoint.storage import storage_for
 from kunren.collators.default import default_data_collator
 from kunren.engine import choose
 from kunren.loop.account import StepAccount
@@ -134,6 +135,7 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
         self._merged_decay_parameters = None
         self._saved_steps = []
         self._saver = CheckpointSaver(self.args.async_save, self.engine)
+        self.storage = storage_for(self.engine)
 
     def __getattr__(self, name: str) -> Any:
         refuse_later_methods(name)
@@ -191,7 +193,8 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
     def create_accelerator_and_postprocess(self) -> None:
         """Choose what the run is computed on. Override to adjust `self.accelerator` afterwards."""
         self.engine = choose(self.args)
-        self.is_deepspeed_enabled = self.is_fsdp_enabled = self.is_model_parallel = False
+        self.is_deepspeed_enabled = self.engine.spread_by == "deepspeed"
+        self.is_fsdp_enabled, self.is_model_parallel = self.engine.spread_by == "sharded", False
         self.place_model_on_device = self.args.place_model_on_device
         self.gather_function = self.engine.gather
 

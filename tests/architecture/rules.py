@@ -26,7 +26,7 @@ CATALOGUES = (
     "__init__.py",  # the list of public names
     "__main__.py",
     "arguments/", "callbacks/early_stopping", "callbacks/notebook", "callbacks/printer", "callbacks/profiler",
-    "callbacks/progress", "checkpoint/formats/", "cli/", "collators/",
+    "callbacks/progress", "checkpoint/formats/", "checkpoint/spread/", "cli/", "collators/",
     "data/batching/", "data/readers/", "data/wrappers/", "engine/backends/", "hf/", "hub/", "loop/guards/",
     "losses/functions/", "metrics/", "model/features/", "optim/groups/", "optim/optimizers/", "optim/schedules/",
     "planning/", "report/", "search/", "trackers/",

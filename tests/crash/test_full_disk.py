@@ -22,7 +22,7 @@ import kunren
 from crash.fork_server import ForkServer
 from crash.outcome import Outcome, assert_all_whole, assert_equal, hidden, read_result, result_path
 from crash.training import build, keep_result
-from kunren.checkpoint.direct_file import DirectFile
+from kunren.checkpoint.formats.direct_file import DirectFile
 
 SETTINGS: dict[str, Any] = {"max_steps": 12, "save_total_limit": None}
 BALLAST_NAME = "ballast"

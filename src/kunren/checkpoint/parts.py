@@ -8,10 +8,8 @@ when the file is missing.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,6 +22,7 @@ from kunren.base.state import TrainerState
 from kunren.base.strict_json import read_json, write_json
 from kunren.checkpoint import layout, sink
 from kunren.checkpoint.formats import torch_file
+from kunren.checkpoint.formats.plain_values import plain
 from kunren.optim.parameter_groups import fit_state, split_state
 from kunren.optim.schedule import groups_in, resize_state
 
@@ -170,38 +169,6 @@ def save_data_state(state: Mapping[str, Any], folder: Path) -> None:
 
 def load_data_state(folder: Path) -> dict[str, Any]:
     return _read(folder / layout.DATA_STATE_NAME) or {}
-
-
-def plain(value: Any, where: str, unknown: Callable[[Any], Any] | None = None) -> Any:
-    """`value` in the types that `torch.load(weights_only=True)` reads: numpy numbers and enums become plain ones.
-
-    What has no plain form goes through `unknown`; without it, it is kept and reported: it would not be read back.
-    """
-    if (
-        value is None
-        or isinstance(value, (torch.Tensor, torch.dtype, torch.device))
-        or type(value) in (bool, int, float, complex, str, bytes)
-    ):
-        return value
-    if isinstance(value, Enum):
-        return plain(value.value, where, unknown)
-    if isinstance(value, numpy.generic):
-        return value.item()
-    if isinstance(value, numpy.ndarray):
-        return torch.from_numpy(value.copy()) if value.dtype != object else plain(value.tolist(), where, unknown)
-    if isinstance(value, Mapping):
-        items = {plain(key, where, unknown): plain(item, f"{where}: {key}", unknown) for key, item in value.items()}
-        return Counter(items) if isinstance(value, Counter) else items  # MultiStepLR counts its milestones
-    if isinstance(value, (list, tuple, set, frozenset)):
-        kind = list if isinstance(value, list) else tuple if isinstance(value, tuple) else set
-        return kind(plain(item, where, unknown) for item in value)
-    for base in (int, float, str):
-        if isinstance(value, base):
-            return base(value)
-    if unknown is not None:
-        return unknown(value)
-    logger.warning("%s is a %s, which cannot be read back without running code.", where, type(value).__qualname__)
-    return value
 
 
 def _run(action: Callable[[Path], None], folder: Path, note: str) -> None:

@@ -11,7 +11,8 @@ from typing import final
 
 from kunren.checkpoint.arena import Arena
 from kunren.checkpoint.sink import Sink, into
-from kunren.checkpoint.store import Processes, Publication
+from kunren.checkpoint.store import Publication
+from kunren.engine import Processes
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from typing import Any, final
 import torch
 
 from kunren.checkpoint.arena import Arena
-from kunren.checkpoint.direct_file import DirectFile
 from kunren.checkpoint.formats import safetensors_file
+from kunren.checkpoint.formats.direct_file import DirectFile
 
 
 @final

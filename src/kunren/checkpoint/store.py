@@ -17,13 +17,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from random import SystemRandom
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import torch
 
 from kunren.base.strict_json import read_json, write_json
 from kunren.checkpoint.disk import free_bytes
 from kunren.checkpoint.lock import try_lock
+from kunren.engine import Processes
 
 logger = logging.getLogger(__name__)
 
@@ -37,15 +38,6 @@ _UNLOCKABLE_IS_DEAD_AFTER_SECONDS = 24 * 3600  # where there are no locks, lefto
 _BLOCK_BYTES = 1 << 20
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 _FULL_BELOW_BYTES = 1 << 16
-
-
-class Processes(Protocol):
-    """The processes that save one checkpoint together; every backend is one."""
-
-    process_index: int
-    world_size: int
-
-    def sum(self, value: torch.Tensor, /) -> torch.Tensor: ...
 
 
 @final

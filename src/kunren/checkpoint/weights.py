@@ -26,7 +26,8 @@ def save_weights(
 ) -> None:
     """Write the model as `from_pretrained` reads it, or a plain module as `model.safetensors`, and its processor.
 
-    `state_dict` replaces the model's own, for weights that were gathered from elsewhere.
+    `state_dict` replaces the model's own, for weights that were gathered from elsewhere; an empty one means that they
+    lie elsewhere, and only what describes the model is written.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -35,7 +36,7 @@ def save_weights(
         from kunren.checkpoint.formats import pretrained
 
         pretrained.save(model, folder, state_dict)
-    else:
+    elif state_dict is None or state_dict:
         write_tensors(model.state_dict() if state_dict is None else state_dict, folder)
     if hasattr(processing_class, "save_pretrained"):
         processing_class.save_pretrained(folder)

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
+
+
+class Processes(Protocol):
+    """Those of a run, told things and asked for them by all together."""
+
+    process_index: int
+    world_size: int
+
+    def sum(self, value: torch.Tensor, /) -> torch.Tensor: ...
+
+    def gather_objects(self, value: Any, /) -> list[Any]: ...
 
 
 class Backend(ABC):
@@ -20,7 +31,10 @@ class Backend(ABC):
     autocast_dtype: torch.dtype | None  # None: full precision
     scaler: torch.amp.GradScaler | None  # of gradients, where the precision needs one
     empty_cache_steps: int | None  # every how many steps the loop empties the cache
-    is_awaited = False  # whether other processes wait for the gradients of the micro-batch at hand
+    is_awaited = False  # whether other processes wait for this one to compute the micro-batch at hand
+    # What divides model or optimizer among the processes, which then run each forward pass together: "sharded" (FSDP)
+    # or "deepspeed"; None: each process has all of both.
+    spread_by: str | None = None
 
     @property
     @abstractmethod
@@ -86,6 +100,10 @@ class Backend(ABC):
     def gather_objects(self, value: Any) -> list[Any]:
         """What each process gave, in their order; anything that can be pickled."""
         return [value]
+
+    def beside(self) -> Processes:
+        """The same processes for a thread beside the training, whose exchanges must not mix with those of the loop."""
+        return self
 
     def abandon(self) -> None:
         """This process ends with an error: whatever the others are waiting for will not come."""

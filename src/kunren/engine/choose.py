@@ -4,27 +4,30 @@ from __future__ import annotations
 
 from typing import Any
 
+from kunren.base.registry import resolve
 from kunren.engine.backend import Backend
-from kunren.engine.backends.plain import PlainBackend
+
+_BACKENDS = "kunren.engine.backends"
 
 
 def choose(args: Any) -> Backend:
-    """The backend for these arguments; ValueError for what this version cannot run.
+    """The backend for these arguments; ValueError for what cannot run here.
 
-    DeepSpeed comes before FSDP, FSDP before several processes, as in transformers.
+    DeepSpeed comes before FSDP, FSDP before several processes, as in transformers; each is imported when it is chosen.
     """
-    asked = {
-        "deepspeed": bool(args.deepspeed),
-        "fsdp": bool(args.fsdp),
-    }
-    for name, wanted in asked.items():
-        if wanted:
-            raise ValueError(
-                f"{name} divides the model among processes, and in this version of kunren each has all of it: start "
-                "the script with torchrun, and without deepspeed or fsdp."
-            )
-    if args.world_size > 1:
-        from kunren.engine.backends.ddp import DdpBackend
+    backend: Backend = resolve(f"{_BACKENDS}.{_chosen(args)}")(args)
+    return backend
 
-        return DdpBackend(args)
-    return PlainBackend(args)
+
+def _chosen(args: Any) -> str:
+    if args.deepspeed:
+        return "deepspeed:DeepSpeedBackend"
+    if args.device.type == "xla":
+        return "xla:XlaBackend"
+    if args.world_size > 1 and args.fsdp:
+        return "fsdp1:Fsdp1Backend" if args.fsdp_config.get("version") == 1 else "fsdp2:Fsdp2Backend"
+    if args.world_size > 1:
+        return "ddp:DdpBackend"
+    if args.n_gpu > 1:
+        return "data_parallel:DataParallelBackend"
+    return "plain:PlainBackend"

@@ -76,7 +76,7 @@ def training_step(do: StepHooks, model: nn.Module, inputs: Any, num_items_in_bat
         if do.engine.is_awaited and not do.window_is_empty:
             from kunren.loop.guards.without_weight import take_part
 
-            take_part(do, model, inputs, num_items_in_batch)
+            take_part(do, model, inputs, num_items_in_batch, learn_scale)
             return torch.zeros((), device=do.engine.device)
         return _skipped(do)
     account = do.account
@@ -86,7 +86,7 @@ def training_step(do: StepHooks, model: nn.Module, inputs: Any, num_items_in_bat
     if account.is_detailed:
         account.mark("transfer")
     if is_part and do.loss_scale.uses_count is None and num_items_in_batch is not None:
-        _learn_scale(do, do.engine.bare(model), inputs, num_items_in_batch)
+        learn_scale(do, do.engine.bare(model), inputs, num_items_in_batch)
     loss = _share_of_loss(do, model, inputs, num_items_in_batch, window, counted)
     if account.is_detailed:
         account.mark("forward")
@@ -125,8 +125,11 @@ def _tell(do: StepHooks, event: str, loss: torch.Tensor) -> None:
         do.account.mark("callbacks")
 
 
-def _learn_scale(do: StepHooks, model: nn.Module, inputs: Any, count: Any) -> None:
-    """Find out, in a run's first window, whether the loss divides by the count; see `losses/weighting.py`."""
+def learn_scale(do: StepHooks, model: nn.Module, inputs: Any, count: Any, tells: bool = True) -> None:
+    """Find out, in a run's first window, whether the loss divides by the count; see `losses/weighting.py`.
+
+    A process that `tells` nothing takes part only because the others could not compute without it.
+    """
 
     def loss_of(count: Any) -> float:
         copy = getattr(inputs, "copy", None)  # an override may take the labels out
@@ -137,7 +140,12 @@ def _learn_scale(do: StepHooks, model: nn.Module, inputs: Any, count: Any) -> No
         return float(checked(loss).detach())
 
     assumed = do.model_accepts_loss_kwargs or do.compute_loss_func is not None
-    do.loss_scale.learn(loss_of(count), loss_of(2 * count), lambda: loss_of(count), assumed)
+    if do.engine.spread_by is None:
+        do.loss_scale.learn(loss_of(count), loss_of(2 * count), lambda: loss_of(count), assumed)
+    else:
+        from kunren.loop.guards.together import learn_together
+
+        learn_together(do, (loss_of(count), loss_of(2 * count), loss_of(count)), assumed, tells)
 
 
 def checked(loss: Any) -> torch.Tensor:

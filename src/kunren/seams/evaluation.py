@@ -103,7 +103,7 @@ class EvaluationSeams(DataSeams, OptimizationSeams, Seams):
         if ignore_keys is None:
             config = getattr(self.model, "config", None)
             ignore_keys = list(getattr(config, "keys_to_ignore_at_inference", ["past_key_values"]))
-        model = self.engine.bare(self.model_wrapped) if self.is_in_train else self.model
+        model = self.engine.bare(self.model_wrapped) if self.is_in_train or self.engine.spread_by else self.model
         half: torch.dtype | None = None
         if not self.is_in_train:
             self.engine.place(model)

@@ -12,6 +12,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from kunren.base.state import TrainerState
 from kunren.checkpoint import parts
+from kunren.checkpoint.formats.plain_values import plain
 from kunren.checkpoint.layout import OPTIMIZER_NAME, OPTIMIZER_NAME_BIN, TRAINING_ARGS_NAME
 from kunren.data.batching.ranks import rows_together
 from kunren.plan import Cursor
@@ -54,7 +55,7 @@ def check_arguments(trainer: Any, checkpoint: Path, cursor: Cursor) -> None:
 
     found = changes.compare(
         parts.load_training_args(checkpoint),
-        parts.plain(trainer.args.to_dict(), TRAINING_ARGS_NAME, unknown=repr),
+        plain(trainer.args.to_dict(), TRAINING_ARGS_NAME, unknown=repr),
         mid_epoch=cursor.batches_done + cursor.rows_before > 0 and not cursor.epoch_ended,
         has_optimizer=any((checkpoint / name).is_file() for name in (OPTIMIZER_NAME, OPTIMIZER_NAME_BIN)),
         own_optimizer=not trainer._made_optimizer,

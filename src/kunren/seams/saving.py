@@ -19,7 +19,8 @@ from kunren.checkpoint.layout import checkpoint_path, list_checkpoints, step_of
 from kunren.checkpoint.parts import Part
 from kunren.checkpoint.rotation import rotate
 from kunren.checkpoint.saver import CheckpointSaver
-from kunren.checkpoint.weights import load_weights, save_weights
+from kunren.checkpoint.storage import Storage
+from kunren.checkpoint.weights import save_weights
 from kunren.optim.schedule import waits_for_metric
 from kunren.seams.base import Seams
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _OF_WEIGHTS_ALONE = ("model", "state", "cursor")
-_OF_EACH_PROCESS = ("random numbers",)  # everything else is the same in all, and the first one saves it
 
 
 class SavingSeams(Seams):
@@ -37,13 +37,16 @@ class SavingSeams(Seams):
 
     _saved_steps: list[int]
     _saver: CheckpointSaver
+    storage: Storage
     _meters: Sequence[Any] = ()  # of the processes, for the checkpoint that is being saved
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Write the model so that `from_pretrained` reads it, with its processing class and the arguments."""
-        if self.args.should_save:
-            with self.at_rest():
-                self._save(output_dir if output_dir is not None else self._output_dir)
+        folder = output_dir if output_dir is not None else self._output_dir
+        with self.at_rest():
+            weights = self.storage.weights_to_save(self.model, Path(folder), in_checkpoint=_internal_call)
+            if self.args.should_save:
+                self._save(folder, state_dict=weights)
 
     def _save(self, output_dir: str | None = None, state_dict: Mapping[str, Any] | None = None) -> None:
         folder = Path(output_dir if output_dir is not None else self._output_dir).expanduser()
@@ -79,7 +82,7 @@ class SavingSeams(Seams):
         if self.args.save_only_model:
             wanted = [part for part in wanted if part.name in _OF_WEIGHTS_ALONE]
         if self.engine.process_index > 0:
-            wanted = [part for part in wanted if part.name in _OF_EACH_PROCESS]
+            wanted = [part for part in wanted if part.name in self.storage.parts_of_each_process]
         with self.at_rest(keeps_weights=False):  # as the resumed run, which only has what is saved
             parts.save_parts(wanted, folder)
 
@@ -184,8 +187,8 @@ class SavingSeams(Seams):
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         merged = self._merged_decay_parameters  # the file has the two groups of transformers'
         if self.optimizer is not None:
-            parts.save_optimizer(self.optimizer, Path(output_dir), merged)
-        if self.lr_scheduler is not None:
+            self.storage.save_optimizer(self.optimizer, Path(output_dir), merged)
+        if self.lr_scheduler is not None and self.engine.process_index == 0:
             parts.save_scheduler(self.lr_scheduler, Path(output_dir), None if merged is None else 2)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
@@ -196,7 +199,7 @@ class SavingSeams(Seams):
 
         folder, merged = Path(checkpoint), self._merged_decay_parameters
         options = OptionsOfNow(self.optimizer, self.lr_scheduler)
-        found = parts.load_optimizer(self.optimizer, folder, merged)
+        found = self.storage.load_optimizer(self.optimizer, folder, merged)
         found = parts.load_scheduler(self.lr_scheduler, folder) and found
         if self._made_optimizer and self._made_scheduler:
             options.apply()
@@ -238,7 +241,7 @@ class SavingSeams(Seams):
             parts.save_data_state(self._run.reader.state_dict(self._run.cursor.epoch_ended), folder)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        load_weights(model if model is not None else self.model, resume_from_checkpoint, same_model=True)
+        self.storage.load_weights(model if model is not None else self.model, resume_from_checkpoint, same_model=True)
 
     def _load_best_model(self) -> None:
         best = self.state.best_model_checkpoint
@@ -249,7 +252,7 @@ class SavingSeams(Seams):
             logger.warning("There is no best checkpoint to load (%s): the last step's weights stay.", best)
             return
         logger.info("Loading the best model from %s (%s).", folder, self.state.best_metric)
-        load_weights(self.model, folder)
+        self.storage.load_weights(self.model, folder)
 
 
 def _by_name(seam: Callable[[str], None]) -> Callable[[Path], None]:

@@ -20,6 +20,7 @@ from kunren.arguments.choices import IntervalStrategy
 from kunren.base.random_state import set_seed
 from kunren.base.state import TrainerState
 from kunren.checkpoint import parts
+from kunren.checkpoint.formats.plain_values import plain
 from kunren.checkpoint.parts import Part, load_parts, save_parts
 from kunren.optim.parameter_groups import build_groups, count_decay_parameters
 
@@ -231,12 +232,12 @@ def test_training_args_are_plain_data(tmp_path: Path) -> None:
 def test_plain_keeps_what_is_plain() -> None:
     tensor = torch.zeros(2)
     value = {"a": [1, (2.0, None)], 3: tensor, "c": collections.Counter({1: 2}), "d": torch.float32}
-    result = parts.plain(value, "x")
+    result = plain(value, "x")
     assert result == value
     assert result[3] is tensor
     assert type(result["c"]) is collections.Counter
-    assert torch.equal(parts.plain(numpy.arange(3), "x"), torch.arange(3))
-    assert parts.plain(frozenset({1}), "x") == {1}
+    assert torch.equal(plain(numpy.arange(3), "x"), torch.arange(3))
+    assert plain(frozenset({1}), "x") == {1}
 
 
 def test_parts_are_saved_and_loaded_in_order_and_named_in_errors(tmp_path: Path) -> None:

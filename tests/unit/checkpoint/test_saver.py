@@ -23,7 +23,7 @@ import sys, time
 from pathlib import Path
 import torch
 from kunren.checkpoint import sink
-from kunren.checkpoint.direct_file import DirectFile
+from kunren.checkpoint.formats.direct_file import DirectFile
 from kunren.checkpoint.saver import CheckpointSaver
 from unit.checkpoint.publishing import Alone
 

@@ -17,7 +17,13 @@ from kunren.model.pretrained_weights import handing_over_tensors, without_bars
 
 
 def save(model: nn.Module, folder: Path, state_dict: Mapping[str, Any] | None) -> None:
-    """Let the model write itself, with its tensors going where those of the checkpoint go."""
+    """Let the model write itself, with its tensors going where those of the checkpoint go; no tensors: its config."""
+    if state_dict is not None and not state_dict:
+        for name in ("config", "generation_config"):
+            config: Any = getattr(model, name, None)
+            if hasattr(config, "save_pretrained"):
+                config.save_pretrained(folder)
+        return
     with handing_over_tensors(sink.current().put_tensors):
         _save(model, folder, state_dict)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from kunren.checkpoint.direct_file import BLOCK_BYTES, DirectFile
+from kunren.checkpoint.formats.direct_file import BLOCK_BYTES, DirectFile
 
 
 def write(tensors: Mapping[str, torch.Tensor], file: DirectFile, metadata: Mapping[str, str]) -> None:

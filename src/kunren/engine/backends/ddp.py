@@ -1,76 +1,25 @@
-"""Several processes with a copy of the model each, whose gradients are averaged: torch's DistributedDataParallel.
-
-Small things that all have to know (counts, decisions, names) go between the hosts by gloo, so that no process waits for
-its device to tell them.
-"""
+"""Several processes with a copy of the model each, whose gradients are averaged: torch's DistributedDataParallel."""
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import logging
-import os
-import sys
 from contextlib import AbstractContextManager, nullcontext
-from datetime import timedelta
 from typing import Any, final
 
-import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from kunren.arguments.dataloading import ORDERS_BY_LENGTH
-from kunren.base.environment import process_group_is_started, start_process_group, visible_device_count
-from kunren.base.nested import map_tensors
-from kunren.base.random_state import mix, set_seed
-from kunren.data.batching.choose import order_by
-from kunren.engine.backends.plain import PlainBackend
-
-logger = logging.getLogger(__name__)
+from kunren.engine.backends.processes import ProcessesBackend
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
-_GOODBYE = timedelta(seconds=30)  # that a process waits at its end for the others to come to theirs
 
 
 @final
-class DdpBackend(PlainBackend):
-    """One of several processes, each with a model and a device of its own."""
-
-    def __init__(self, args: Any) -> None:
-        _check(args)
-        if not process_group_is_started():
-            start_process_group(args.device, args.ddp_backend, args.ddp_timeout_delta)
-            atexit.register(_leave)
-        super().__init__(args)
-        self.process_index, self.world_size = dist.get_rank(), dist.get_world_size()
-        self._check_group(args)
-        is_of_hosts = dist.get_backend() == "gloo"
-        self._hosts = (
-            dist.group.WORLD if is_of_hosts else dist.new_group(backend="gloo", timeout=args.ddp_timeout_delta)
-        )
-        self._args = args
-
-    def _check_group(self, args: Any) -> None:
-        told = os.environ.get("WORLD_SIZE", "")
-        if os.environ.get("LOCAL_RANK") and told.isdigit() and int(told) != self.world_size:
-            raise ValueError(
-                f"The launcher started WORLD_SIZE={told} processes, and the process group that the script has started "
-                f"has {self.world_size}: start it with all of them, or leave that to kunren."
-            )
-        if self.device.type == "cuda" and dist.get_backend() == "gloo":
-            raise ValueError(
-                "The script has started the process group with gloo, and the model trains on GPUs: start it with nccl, "
-                "leave that to kunren, or set use_cpu=True."
-            )
+class DdpBackend(ProcessesBackend):
+    """Each has all of the model."""
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> nn.Module:
         model = super().prepare(model, optimizer)
-        # All have drawn the same numbers up to here, as the same new weights need. Dropout that was the same
-        # everywhere would be one mask for what is to be many.
-        if self.process_index > 0:
-            set_seed(mix(self._args.seed, self.process_index))
         if not any(parameter.requires_grad for parameter in model.parameters()):
             return model
         devices = None if self.device.type == "cpu" else [self.device]
@@ -82,100 +31,6 @@ class DdpBackend(PlainBackend):
     def accumulate(self, model: nn.Module, sync: bool) -> AbstractContextManager[None]:
         self.is_awaited = sync
         return model.no_sync() if not sync and isinstance(model, DistributedDataParallel) else _NOTHING
-
-    def mean(self, value: torch.Tensor) -> torch.Tensor:
-        return self.sum(value) / self.world_size
-
-    def sum(self, value: torch.Tensor) -> torch.Tensor:
-        total = value.detach().clone()
-        dist.all_reduce(total, group=self._hosts if total.device.type == "cpu" else None)
-        return total
-
-    def gather(self, data: Any) -> Any:
-        return map_tensors(self._gathered, data)
-
-    def _gathered(self, tensor: torch.Tensor) -> torch.Tensor:
-        rows = (tensor if tensor.dim() > 0 else tensor.reshape(1)).contiguous()
-        shapes = self.gather_objects(tuple(rows.shape))
-        if any(shape[1:] != shapes[0][1:] for shape in shapes):
-            raise ValueError(f"Tensors of shapes {shapes} cannot be joined along the first dimension: pad them.")
-        most = max(shape[0] for shape in shapes)
-        padded = torch.cat([rows, rows.new_zeros(most - len(rows), *rows.shape[1:])])
-        parts = [torch.empty_like(padded) for _ in shapes]
-        dist.all_gather(parts, padded, group=self._hosts if rows.device.type == "cpu" else None)
-        return torch.cat([part[: shape[0]] for part, shape in zip(parts, shapes, strict=True)])
-
-    def gather_objects(self, value: Any) -> list[Any]:
-        found: list[Any] = [None] * self.world_size
-        dist.all_gather_object(found, value, group=self._hosts)
-        return found
-
-    def barrier(self) -> None:
-        dist.barrier(group=self._hosts)
-
-    def abandon(self) -> None:
-        _Ending.is_clean = False
-
-
-class _Ending:
-    is_clean = True  # nobody has to be waited for after an error: the others learn of it by our end
-
-
-def _leave() -> None:
-    """The end of a process: after the others' last word, or at once where something has gone wrong."""
-    if not process_group_is_started():
-        return
-    is_clean = _Ending.is_clean and getattr(sys, "last_type", None) is None
-    with contextlib.suppress(Exception):  # one that has gone already is no reason to fail now
-        if is_clean:
-            if dist.get_backend() == "gloo":
-                dist.monitored_barrier(timeout=_GOODBYE)
-            else:
-                dist.barrier()
-        dist.destroy_process_group()
-
-
-def _check(args: Any) -> None:
-    device, backend = args.device, args.ddp_backend
-    if device.type == "cuda" and backend == "gloo":
-        raise ValueError(
-            "ddp_backend='gloo' exchanges gradients between CPUs, and the model trains on GPUs: leave it unset (nccl), "
-            "or set use_cpu=True."
-        )
-    if device.type == "cpu" and backend == "nccl":
-        raise ValueError(
-            "ddp_backend='nccl' exchanges gradients between GPUs, and the model trains on the CPU: leave ddp_backend "
-            "unset (gloo)."
-        )
-    visible = visible_device_count(args.use_cpu)
-    if 1 < visible <= args.local_process_index:
-        raise ValueError(
-            f"Process {args.local_process_index} of this machine has no device of its own: {visible} are visible. "
-            f"Start at most {visible} processes on each machine."
-        )
-    if not process_group_is_started() and not os.environ.get("MASTER_ADDR"):
-        raise ValueError(
-            f"WORLD_SIZE={args.world_size} processes are to train, and MASTER_ADDR does not say where they meet: "
-            "start the script with torchrun, which sets both."
-        )
-    spread = args.accelerator_config
-    if getattr(spread, "dispatch_batches", None):
-        raise ValueError(
-            "accelerator_config: dispatch_batches=True lets one process read the data for all; here each reads its own "
-            "part, of streams as well. Leave it unset."
-        )
-    if getattr(spread, "split_batches", False):
-        if order_by(args) in ORDERS_BY_LENGTH:
-            raise ValueError(
-                f"accelerator_config: split_batches=True divides batches as they come, and {order_by(args)!r} makes "
-                "them for each process: leave it unset, with a per_device_train_batch_size that is so much smaller."
-            )
-        for name in ("train_batch_size", "eval_batch_size"):
-            if getattr(args, name) % args.world_size:
-                raise ValueError(
-                    f"accelerator_config: split_batches=True divides a batch among {args.world_size} processes, and "
-                    f"per_device_{name}={getattr(args, name)} does not divide: give a multiple of {args.world_size}."
-                )
 
 
 def _options(args: Any, model: nn.Module) -> dict[str, Any]:

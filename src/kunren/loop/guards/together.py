@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from kunren.data.batching.ranks import warn_if_undivided
+from kunren.losses.weighting import LossScale
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +59,21 @@ def may_disagree(trainer: Any) -> bool:
     """Whether code that is not kunren's may ask one process for what others are not asked for."""
     kinds = [type(trainer), *map(type, trainer.callback_handler.callbacks)]
     return any(trainer.engine.gather_objects(any(not kind.__module__.startswith("kunren.") for kind in kinds)))
+
+
+def learn_together(do: Any, losses: tuple[float, float, float], assumed: bool, tells: bool) -> None:
+    """What the loss divides by, where each forward pass takes all processes: as the first says to whom it is clear.
+
+    `losses`: of a batch, of twice its count, and of the batch again.
+    """
+    loss, of_twice_the_count, again = losses
+    own = LossScale()
+    if tells:
+        own.learn(loss, of_twice_the_count, lambda: again, assumed)
+    for uses_count, takes_own_count in do.engine.gather_objects((own.uses_count, own.takes_own_count)):
+        if uses_count is not None:
+            do.loss_scale.uses_count, do.loss_scale.takes_own_count = uses_count, takes_own_count
+            return
 
 
 def sums_of_all(engine: Any, sums: dict[str, list[Any]]) -> dict[str, list[float]]:

@@ -6,7 +6,7 @@ is multiplied by 0: the exchange has gone through every layer, and nothing has b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -15,11 +15,13 @@ from torch import nn
 from kunren.loop.reports import loss_alone
 
 
-def take_part(do: Any, model: nn.Module, inputs: Any, num_items_in_batch: Any) -> None:
-    """Forward and backward with gradients of zero."""
+def take_part(do: Any, model: nn.Module, inputs: Any, num_items: Any, learn_scale: Callable[..., None]) -> None:
+    """Forward and backward with gradients of zero; `learn_scale` is the step's, in which all take part as well."""
     inputs = do._prepare_inputs(_with_labels(inputs, do.label_names, do.ignored_label))
+    if do.engine.spread_by is not None and do.loss_scale.uses_count is None and num_items is not None:
+        learn_scale(do, model, inputs, num_items, tells=False)
     with do.silenced(), do.compute_loss_context_manager():
-        loss = loss_alone(do, do.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch))
+        loss = loss_alone(do, do.compute_loss(model, inputs, num_items_in_batch=num_items))
     do.engine.backward(loss * 0)
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from kunren.engine.backends import ddp
+from kunren.engine.backends import ddp, processes
 
 
 def arguments(**changes: Any) -> Any:
@@ -50,17 +50,17 @@ def spread(**changes: Any) -> Any:
 )
 def test_what_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], words: str) -> None:
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    ddp._check(arguments())
+    processes._check(arguments())
     with pytest.raises(ValueError, match=words):
-        ddp._check(arguments(**changes))
+        processes._check(arguments(**changes))
 
 
 def test_more_processes_than_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    monkeypatch.setattr(ddp, "visible_device_count", lambda use_cpu: 2)
-    ddp._check(arguments(local_process_index=1))
+    monkeypatch.setattr(processes, "visible_device_count", lambda use_cpu: 2)
+    processes._check(arguments(local_process_index=1))
     with pytest.raises(ValueError, match="at most 2 processes"):
-        ddp._check(arguments(local_process_index=2))
+        processes._check(arguments(local_process_index=2))
 
 
 def test_arguments_reach_torch() -> None:

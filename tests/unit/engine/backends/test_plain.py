@@ -16,6 +16,7 @@ from torch import nn
 
 import kunren
 from kunren.engine import Backend, choose
+from kunren.engine.backends.plain import PlainBackend
 from kunren.engine.precision import allow_tf32, autocast_dtype
 
 
@@ -171,10 +172,8 @@ def test_model_with_a_device_map_is_not_moved(tmp_path: Path) -> None:
     assert all(left is right for left, right in zip(before, model.parameters(), strict=True))
 
 
-@pytest.mark.parametrize("settings", [{"deepspeed": {"zero_optimization": {"stage": 2}}}, {"fsdp": True}])
-def test_engines_of_later_versions_are_refused_by_name(settings: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises((ValueError, ImportError), match=next(iter(settings))):
-        backend(tmp_path, **settings)
+def test_fsdp_has_nothing_to_divide_in_one_process(tmp_path: Path) -> None:
+    assert type(backend(tmp_path, fsdp=True)) is PlainBackend
 
 
 def test_several_processes_without_a_meeting_place_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
