@@ -178,7 +178,7 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
         if not self._hands_out_count or (known is None and told_mean):
             known = False
         averages = self.args.average_tokens_across_devices
-        self.loss_scale = LossScale(known, self.engine.world_size if averages else 1)
+        self.loss_scale = LossScale(known, self.engine.data_place[0] if averages else 1)
 
     def call_model_init(self, trial: Any = None) -> nn.Module:
         """A new model from `model_init`, which may take the trial of a hyperparameter search."""

@@ -74,7 +74,7 @@ class BatchReader:
     ) -> None:
         self.loader = loader
         self.seed = seed
-        self.ranks, self.rank = (1, 0) if processes is None else (processes.world_size, processes.process_index)
+        self.ranks, self.rank = (1, 0) if processes is None else processes.data_place
         self.spare: Any = None  # the batch that was given last, if no row of it is this process's
         self._randomness = DataRandomness()
         self._workers: Workers | None = None

@@ -31,6 +31,8 @@ class Backend(ABC):
     autocast_dtype: torch.dtype | None  # None: full precision
     scaler: torch.amp.GradScaler | None  # of gradients, where the precision needs one
     empty_cache_steps: int | None  # every how many steps the loop empties the cache
+    data_place = (1, 0)  # of how many processes that have batches of their own, and which
+    brings_data = True  # False where another process has the same batches, and counts them
     is_awaited = False  # whether other processes wait for this one to compute the micro-batch at hand
     # What divides model or optimizer among the processes, which then run each forward pass together: "sharded" (FSDP)
     # or "deepspeed"; None: each process has all of both.

@@ -29,8 +29,8 @@ class Answered:
 class Processes(Protocol):
     """Those of the evaluation; every backend is one."""
 
-    process_index: int
-    world_size: int
+    data_place: tuple[int, int]  # of how many processes that have batches of their own, and which
+    brings_data: bool  # False where another process has the same batches, and tells of them
 
     def gather_objects(self, value: Any, /) -> list[Any]: ...
 
@@ -79,7 +79,7 @@ class Exchange(Alone):
         self._mine: list[Answered] = []
         # A stream draws the same random numbers in all processes, which all read it.
         if not isinstance(getattr(loader, "dataset", None), RankRows):
-            self.place = (processes.world_size, processes.process_index)
+            self.place = processes.data_place
 
     def begin(self, batch: Any, is_last: bool) -> Any:
         self.is_spare = type(batch) is Spare or (is_last and self._ends_with_spare)
@@ -93,7 +93,7 @@ class Exchange(Alone):
         self.pieces += 1
 
     def end(self, is_last: bool, stops: bool) -> bool:
-        found = self._processes.gather_objects((self._mine, stops))
+        found = self._processes.gather_objects((self._mine if self._processes.brings_data else [], stops))
         self._mine = []
         answered = [piece for pieces, _ in found for piece in pieces]
         for number, piece in enumerate(answered, 1):

@@ -196,7 +196,7 @@ class DataSeams(Seams):
             elif seen != "no":
                 self.state.num_input_tokens_seen += tokens_in(batch, self.main_input_name)
         if seen != "no" and self.engine.world_size > 1:
-            here = torch.tensor(self.state.num_input_tokens_seen - before)
+            here = torch.tensor((self.state.num_input_tokens_seen - before) * self.engine.brings_data)
             self.state.num_input_tokens_seen = before + int(self.engine.sum(here))
 
     def floating_point_ops(self, inputs: Any) -> float:

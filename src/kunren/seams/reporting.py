@@ -67,12 +67,12 @@ class ReportingSeams(Seams):
 
         The others are taken to do as much as this one: nobody may be asked when each decides by its own clock.
         """
-        processes = self.engine.world_size
+        processes = self.engine.data_place[0]
         return self.state.global_step, float(self._tokens_seen * processes), self._operations_done * processes
 
     def store_flos(self) -> None:
         """Move the operations counted since the last call into the state."""
-        here = torch.tensor(self.current_flos, dtype=torch.float64)
+        here = torch.tensor(self.current_flos * self.engine.brings_data, dtype=torch.float64)
         self.state.total_flos += float(self.engine.sum(here))
         self.current_flos = 0.0
 

@@ -29,10 +29,11 @@ def training_order(args: Any, dataset: Any, batch_size: int, seed: int, input_na
         return EpochRandomSampler(dataset, seed)
 
     from kunren.data.batching.lengths import row_lengths
+    from kunren.data.batching.ranks import data_place
 
     names = tuple(dict.fromkeys((input_name, "input_ids")))
     lengths = row_lengths(dataset, args.length_column_name, names, seed, skip=args.bad_sample_policy == "skip")
-    ranks, rank = args.world_size, args.process_index
+    ranks, rank = data_place(args)
     if order == "token_budget":
         from kunren.data.batching.token_budget import TokenBudgetSampler
 

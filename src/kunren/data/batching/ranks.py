@@ -20,8 +20,16 @@ Row = TypeVar("Row")
 class Processes(Protocol):
     """Those of a run; every backend is one."""
 
-    process_index: int
-    world_size: int
+    data_place: tuple[int, int]  # of how many processes that have batches of their own, and which
+
+
+def data_place(args: Any) -> tuple[int, int]:
+    """Of how many processes that have batches of their own this one is, and which.
+
+    Those that share the work on each batch (tensor, context, sequence parallel) have the same one, and are neighbours.
+    """
+    together = int(getattr(getattr(args, "parallelism_config", None), "non_data_parallel_size", 1))
+    return args.world_size // together, args.process_index // together
 
 
 def share(rows: torch.Tensor, ranks: int, rank: int) -> torch.Tensor:
@@ -37,12 +45,12 @@ def share(rows: torch.Tensor, ranks: int, rank: int) -> torch.Tensor:
 def rows_of_rank(args: Any, batch_size: int) -> int:
     """Rows in a batch of one process: `split_batches` divides a batch, else each has one of that size."""
     split = getattr(args.accelerator_config, "split_batches", False)
-    return batch_size // args.world_size if split else batch_size
+    return batch_size // data_place(args)[0] if split else batch_size
 
 
 def rows_together(args: Any) -> int:
     """Rows in a micro-batch of all processes."""
-    return int(rows_of_rank(args, args.train_batch_size) * args.world_size)
+    return int(rows_of_rank(args, args.train_batch_size) * data_place(args)[0])
 
 
 def batch_size_of(loader: Any) -> int | None:
@@ -216,7 +224,7 @@ def divided(
     is_stream: bool,
 ) -> tuple[Any, Callable[[list[Any]], Any], int, Sampler[Any] | None]:
     """The data set, the collator, the batch size and the sampler that give one process its part."""
-    ranks, rank = args.world_size, args.process_index
+    ranks, rank = data_place(args)
     own = rows_of_rank(args, batch_size)
     if is_stream:
         return RankRows(dataset, own, drop_last, ranks, rank), RankCollator(collate, rank), own, None

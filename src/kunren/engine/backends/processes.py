@@ -23,6 +23,7 @@ from kunren.base.environment import process_group_is_started, start_process_grou
 from kunren.base.nested import map_tensors
 from kunren.base.random_state import mix, set_seed
 from kunren.data.batching.choose import order_by
+from kunren.data.batching.ranks import data_place
 from kunren.engine.backends.plain import PlainBackend
 
 _GOODBYE = timedelta(seconds=30)  # that a process waits at its end for the others to come to theirs
@@ -39,6 +40,8 @@ class ProcessesBackend(PlainBackend):
         super().__init__(args)
         self.process_index, self.world_size = dist.get_rank(), dist.get_world_size()
         self._check_group(args)
+        self.data_place = data_place(args)
+        self.brings_data = self.process_index * self.data_place[0] % self.world_size == 0
         is_of_hosts = dist.get_backend() == "gloo"
         self._hosts = dist.group.WORLD if is_of_hosts else self._new_group_of_hosts(args.ddp_timeout_delta)
         self._args = args
@@ -65,8 +68,8 @@ class ProcessesBackend(PlainBackend):
         model = super().prepare(model, optimizer)
         # All have drawn the same numbers up to here, as the same new weights need. Dropout that was the same
         # everywhere would be one mask for what is to be many.
-        if self.process_index > 0:
-            set_seed(mix(self._args.seed, self.process_index))
+        if self.data_place[1] > 0:
+            set_seed(mix(self._args.seed, self.data_place[1]))
         return model
 
     def mean(self, value: torch.Tensor) -> torch.Tensor:

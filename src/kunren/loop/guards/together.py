@@ -47,7 +47,7 @@ def window_of_all(trainer: Any, batches: list[Any]) -> tuple[list[Any], float]:
     """
     requests, count = trainer._run.requests, sum(float(trainer.counted(batch)) for batch in batches)
     save, stop = requests.asked() if requests is not None else (False, False)
-    told = torch.tensor([count, not batches, save, stop], dtype=torch.float64)
+    told = torch.tensor([count * trainer.engine.brings_data, not batches, save, stop], dtype=torch.float64)
     total, without, *asked = trainer.engine.sum(told).tolist()
     if requests is not None:
         requests.obey_for_all(*(one > 0 for one in asked))
