@@ -27,6 +27,14 @@ class Pair:
         torch.distributed.all_reduce(value)
         return value
 
+    def gather_objects(self, value: Any, /) -> list[Any]:
+        found = [None, None]
+        torch.distributed.all_gather_object(found, value)
+        return found
+
+    def beside(self) -> Pair:
+        return self
+
 
 def save(rank: int, meeting: Path, folder: Path, fate: str, answers: Any) -> None:
     torch.distributed.init_process_group(
@@ -42,9 +50,11 @@ def save(rank: int, meeting: Path, folder: Path, fate: str, answers: Any) -> Non
 
     told: list[str] = []
     try:
-        CheckpointSaver(True, Pair(rank)).save(
+        saver = CheckpointSaver(True, Pair(rank))
+        saver.save(
             folder / "checkpoint-3", write, lambda: told.append("published"), lambda: told.append("failed")
         )
+        saver.wait()
     except Exception as error:
         told.append(type(error).__name__)
     answers.put((rank, told))

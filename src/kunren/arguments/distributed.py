@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kunren.arguments import fsdp as fsdp_settings
+from kunren.arguments import parallelism
 from kunren.arguments.accelerator_config import AcceleratorConfig
 from kunren.arguments.checks import at_least, from_json
 from kunren.arguments.group import ArgumentGroup, explained
@@ -21,7 +22,7 @@ class Distributed(ArgumentGroup):
         None, "Settings for Accelerate: a dict, JSON text, or the path of a JSON file."
     )
     parallelism_config: Any | None = explained(
-        None, "Accelerate's ParallelismConfig: tensor, context, ... parallelism."
+        None, "Accelerate's ParallelismConfig, or a dict with its sizes: tensor parallelism, FSDP in groups."
     )
     ddp_find_unused_parameters: bool | None = explained(
         None, "DDP: look for parameters that got no gradient; costs time, and is needed where a step leaves some out."
@@ -56,7 +57,7 @@ class Distributed(ArgumentGroup):
             self.fsdp_config = fsdp_settings.settings_from(given, self.fsdp_config)
             given = True
         else:
-            self.fsdp_config = from_json("fsdp_config", self.fsdp_config, read_path=True)
+            self.fsdp_config = fsdp_settings.read(self.fsdp_config)
             given = None
         self.fsdp = given
         if isinstance(self.deepspeed, str) and self.deepspeed.lstrip().startswith("{"):
@@ -67,5 +68,6 @@ class Distributed(ArgumentGroup):
             raise ValueError(
                 "deepspeed and fsdp both spread the model over processes: keep one, set the other to None."
             )
+        parallelism.check(self)
         at_least(self, "ddp_timeout", 1, "give a number of seconds.")
         at_least(self, "ddp_bucket_cap_mb", 1, "give a number of megabytes, or None for torch's default.")

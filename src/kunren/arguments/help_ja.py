@@ -148,7 +148,7 @@ TEXTS = {
     "use_cpu": "GPU があっても CPU を使う。",
     "average_tokens_across_devices": "損失を全デバイスの合計トークン数で割り、どのトークンも等しく扱う。",
     "accelerator_config": "Accelerate の設定。辞書、JSON 文字列、JSON ファイルのパスのいずれか。",
-    "parallelism_config": "Accelerate の ParallelismConfig。テンソル並列、コンテキスト並列など。",
+    "parallelism_config": "Accelerate の ParallelismConfig か、その大きさの辞書。テンソル並列や、グループごとの FSDP。",
     "ddp_find_unused_parameters": (
         "DDP: 勾配が計算されなかったパラメーターを探す。時間はかかるが、"
         "ステップによって使わないパラメーターがあるときに必要。"
@@ -241,8 +241,8 @@ TEXTS = {
         "再開したとき、コールバックを保存時の状態に戻す。transformers では指定したときだけ戻る。"
     ),
     "resume_from_checkpoint": (
-        "train() に何も渡さない場合に、再開元とするチェックポイント。パスか、最新のものを使う True を指定する。"
-        "None なら最初から始める。"
+        "train() に何も渡さない場合に、再開元とするチェックポイント。パス、最新のものを使う True、または、あれば最新のもの、"
+        "なければ最初から始める 'auto'（kunren のみ）を指定する。None なら最初から始める。"
     ),
     # ベストモデル
     "load_best_model_at_end": "学習の最後に、ベストのチェックポイントの重みを読み込む。",

@@ -6,7 +6,6 @@ from typing import Any
 
 LATER = {
     "push_to_hub": "uploading to a hub",
-    "parallelism_config": "tensor, context and sequence parallelism",
 }
 
 

@@ -64,16 +64,25 @@ class Arena:
             return tensor.clone()
         if key in self._places:
             return self._places[key]
-        # On a storage of its own: torch.save writes the whole storage of a tensor, which here would be the block.
-        memory = self._room(tensor.numel() * tensor.element_size())
         # Without gaps, and in the same order in memory: fused optimizers go through moments and weights side by side.
         strides = tensor.stride()
         if not tensor.is_contiguous():
             strides = torch.empty_like(tensor, device="meta", memory_format=torch.preserve_format).stride()
-        target = torch.empty(0, dtype=tensor.dtype)
-        target.set_(memory, 0, tensor.shape, strides)
-        self._places[key] = target
+        self._places[key] = target = self._allocate(tensor.shape, strides, tensor.dtype)
         self._pairs.setdefault((tensor.dtype, tensor.device), []).append((target, tensor))
+        return target
+
+    def memory_for(self, size: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+        """Room for a tensor of the snapshot, which is not copied if it is filled here."""
+        target = self._allocate(size, torch.empty(size, device="meta").stride(), dtype)
+        if (key := identity(target)) is not None:
+            self._places[key] = target
+        return target
+
+    def _allocate(self, size: torch.Size, strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """On a storage of its own: torch.save writes the whole storage of a tensor, which here would be the block."""
+        target = torch.empty(0, dtype=dtype)
+        target.set_(self._room(size.numel() * dtype.itemsize), 0, size, strides)
         return target
 
     def _room(self, size: int) -> torch.UntypedStorage:

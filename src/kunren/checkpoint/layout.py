@@ -21,6 +21,7 @@ SCALER_NAME = "scaler.pt"
 RNG_STATE_NAME = "rng_state.pth"
 CURSOR_NAME = "cursor.json"
 DATA_STATE_NAME = "data_state.pt"
+AUTO = "auto"  # what resumes if there is something to resume
 
 _CHECKPOINT = re.compile(rf"^{CHECKPOINT_PREFIX}-(\d+)$")
 
@@ -96,13 +97,13 @@ def get_last_checkpoint(folder: str | os.PathLike[str]) -> str | None:
 def resolve(resume_from_checkpoint: str | os.PathLike[str] | bool | None, output_dir: str | Path) -> Path | None:
     """The checkpoint to resume from, or None to start afresh; a ValueError when what was asked for cannot be had.
 
-    True means the newest whole one in `output_dir`. A path means that one and no other.
+    True means the newest whole one in `output_dir`; "auto" that one, or none. A path means that one and no other.
     """
     if resume_from_checkpoint is None or resume_from_checkpoint is False:
         return None
-    if resume_from_checkpoint is True:
+    if resume_from_checkpoint is True or resume_from_checkpoint == AUTO:
         newest = newest_whole(output_dir)
-        if newest is None:
+        if newest is None and resume_from_checkpoint is True:
             damaged = ", ".join(map(str, list_checkpoints(output_dir)))
             raise ValueError(
                 f"resume_from_checkpoint=True, but {output_dir} has no checkpoint that is whole"

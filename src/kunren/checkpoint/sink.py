@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -28,36 +29,54 @@ class Sink:
     def __init__(self, arena: Arena | None = None) -> None:
         self._arena = arena
         self._waiting: list[Callable[[], None]] = []
-        self._digests: dict[Path, str] = {}
+        self._joins: list[Callable[[list[Any]], None]] = []
+        self.digests: dict[Path, str] = {}  # sha256 of every file that went through here and is written
+        self.shares: list[Any] = []
         if arena is not None:
             arena.begin()
 
     def put_tensors(self, tensors: Mapping[str, torch.Tensor], path: Path, metadata: Mapping[str, str] | None) -> None:
         """A safetensors file."""
-        self._put(dict(tensors), path, lambda copies, file: safetensors_file.write(copies, file, metadata or {}))
+        self._put_file(dict(tensors), path, lambda copies, file: safetensors_file.write(copies, file, metadata or {}))
 
     def put_value(self, value: Any, path: Path) -> None:
         """A file of `torch.save`, which asks for a `write` and a `flush` only."""
-        self._put(value, path, torch.save)
+        self._put_file(value, path, torch.save)
 
-    def _put(self, content: Any, path: Path, save: Callable[[Any, Any], None]) -> None:
-        copies = content if self._arena is None else self._arena.snapshot(content)
+    def put_share(
+        self, content: Any, write: Callable[[Any, dict[Path, str]], Any], join: Callable[[list[Any]], None]
+    ) -> None:
+        """Part of what all processes write, told the digests to add to; in the first, `join` gets what each returned."""
+        self._joins.append(join)
+        self._put(content, lambda copies: self.shares.append(write(copies, self.digests)))
 
-        def write() -> None:
+    def memory_for(self, size: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+        """Room on the host for a tensor that is to be put here: what lies there is not copied again."""
+        return torch.empty(size, dtype=dtype) if self._arena is None else self._arena.memory_for(size, dtype)
+
+    def _put_file(self, content: Any, path: Path, save: Callable[[Any, Any], None]) -> None:
+        def write(copies: Any) -> None:
             with DirectFile(path) as file:
                 save(copies, file)
-            self._digests[path] = file.sha256()
+            self.digests[path] = file.sha256()
 
+        self._put(content, write)
+
+    def _put(self, content: Any, write: Callable[[Any], None]) -> None:
         if self._arena is None:
-            write()
+            write(content)
         else:
-            self._waiting.append(write)
+            self._waiting.append(partial(write, self._arena.snapshot(content)))
 
-    def write(self) -> Mapping[Path, str]:
-        """Write what waits, in order and in whatever thread; the sha256 of every file that went through here."""
+    def write(self) -> None:
+        """Write what waits, in order and in whatever thread."""
         while self._waiting:
             self._waiting.pop(0)()
-        return self._digests
+
+    def join(self, shares_of_all: list[list[Any]]) -> None:
+        """Make whole what processes have written parts of."""
+        for join, shares in zip(self._joins, zip(*shares_of_all, strict=True), strict=True):
+            join(list(shares))
 
 
 _CURRENT: ContextVar[Sink | None] = ContextVar("kunren_checkpoint_sink", default=None)

@@ -24,6 +24,7 @@ import torch
 from kunren.base.strict_json import read_json, write_json
 from kunren.checkpoint.disk import free_bytes
 from kunren.checkpoint.lock import try_lock
+from kunren.checkpoint.sink import Sink
 from kunren.engine import Processes
 
 logger = logging.getLogger(__name__)
@@ -65,17 +66,24 @@ class Publication:
             self._all_must_have(self._make_folder)
             self._all_must_have(lambda: write(self.folder))
 
-    def publish(self, write_the_rest: Callable[[], Mapping[Path, str]]) -> None:
-        """Flush, list and rename; `write_the_rest` tells the digests of the files that are durable already."""
-
-        def publish() -> None:
-            digests = write_the_rest()
-            if self._is_first:
-                _commit(self.folder, self.final, digests)
-
+    def publish(self, sink: Sink) -> None:
+        """Let all write what waits in their sinks; flush, list and rename."""
         with self._given_up_on_error():
-            self._all_must_have(publish)
+            self._all_must_have(sink.write)
+            digests = {path.relative_to(self.folder): digest for path, digest in sink.digests.items()}
+            told = self._processes.gather_objects((digests, sink.shares))
+
+            def commit() -> None:
+                if self._is_first:
+                    sink.join([shares for _, shares in told])
+                    _commit(self.folder, self.final, {path: sha for digests, _ in told for path, sha in digests.items()})
+
+            self._all_must_have(commit)
         self._unlock()
+
+    def wait_for_others(self) -> None:
+        """Until all are here: what the first one has deleted, nobody sees any more."""
+        self._sum(0)
 
     def _make_folder(self) -> None:
         if self._is_first:
@@ -123,7 +131,7 @@ def _commit(temporary: Path, final: Path, digests: Mapping[Path, str]) -> None:
     files = {
         path.relative_to(temporary).as_posix(): {
             "size": path.stat().st_size,
-            "sha256": digests.get(path) or _digest(path, flush=True),
+            "sha256": digests.get(path.relative_to(temporary)) or _digest(path, flush=True),
         }
         for path in below
         if path.is_file() and path != manifest

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kunren.arguments.parallelism import parallelism_of
 from kunren.base.registry import resolve
 from kunren.engine.backend import Backend
 
@@ -26,6 +27,8 @@ def _chosen(args: Any) -> str:
         return "xla:XlaBackend"
     if args.world_size > 1 and args.fsdp:
         return "fsdp1:Fsdp1Backend" if args.fsdp_config.get("version") == 1 else "fsdp2:Fsdp2Backend"
+    if args.world_size > 1 and parallelism_of(args.parallelism_config).tp_size > 1:
+        return "tensor_parallel:TensorParallelBackend"
     if args.world_size > 1:
         return "ddp:DdpBackend"
     if args.n_gpu > 1:

@@ -21,6 +21,7 @@ from kunren.data.reader import BatchReader
 from kunren.data.wrappers.bad_samples import limit_of
 from kunren.data.wrappers.mixture import follow_sources
 from kunren.loop.guards import guard_for
+from kunren.loop.guards.decide_once import decided_once
 from kunren.loop.guards.together import batches_of_all, may_disagree, meter_of_process
 from kunren.loop.meter import LossMeter, speed_metrics
 from kunren.loop.requests import Requests
@@ -105,16 +106,20 @@ def prepare_run(trainer: Trainer, resume_from_checkpoint: str | bool | None) -> 
 def _checkpoint_to_resume(trainer: Trainer, resume: Any, saves: bool) -> Path | None:
     """Where the run goes on from, if anywhere; the folder is put in order first, and claimed by a run that saves."""
     folder = trainer.run_folder()
-    if saves:
-        check_writable(folder)
-        if trainer.args.should_save:
-            lock = RunLock(folder)
-            lock.acquire()
-            trainer._undo.append(lock.release)
-    if trainer.engine.process_index == 0:
+
+    def found() -> Path | None:
+        if saves:
+            check_writable(folder)
+            if trainer.args.should_save:
+                lock = RunLock(folder)
+                lock.acquire()
+                trainer._undo.append(lock.release)
+        if trainer.engine.process_index > 0:
+            return None  # another host may see another list of files
         clean_leftovers(folder)  # also puts back a checkpoint whose replacement was cut off
-    trainer.engine.barrier()
-    checkpoint = layout.resolve(_resume_request(resume), folder)
+        return layout.resolve(_resume_request(resume), folder)
+
+    checkpoint = decided_once(trainer.engine, found)
     if checkpoint is None and trainer.args.save_strategy != "no":
         _warn_of_other_run(folder)
     return checkpoint
@@ -144,9 +149,9 @@ def _warn_of_other_run(folder: Path) -> None:
 
 def _resume_request(resume: Any) -> str | os.PathLike[str] | bool | None:
     """Command lines and YAML files give these words as strings."""
-    words = {"true": True, "false": False, "": False, "none": None}
+    words = {"true": True, "false": False, "": False, "none": None, "auto": layout.AUTO}
     if resume is not None and not isinstance(resume, (bool, str, os.PathLike)):
-        raise TypeError(f"resume_from_checkpoint is {resume!r}: give a path, or True for the newest checkpoint.")
+        raise TypeError(f"resume_from_checkpoint is {resume!r}: give a path, True or 'auto'.")
     return words.get(resume.lower(), resume) if isinstance(resume, str) else resume
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar, final
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler, SequentialSampler
 
+from kunren.arguments.parallelism import parallelism_of
 from kunren.base.random_state import mix, position_seed, seed_for_data
 
 logger = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ def data_place(args: Any) -> tuple[int, int]:
 
     Those that share the work on each batch (tensor, context, sequence parallel) have the same one, and are neighbours.
     """
-    together = int(getattr(getattr(args, "parallelism_config", None), "non_data_parallel_size", 1))
+    together = parallelism_of(getattr(args, "parallelism_config", None)).on_one_batch
     return args.world_size // together, args.process_index // together
 
 
