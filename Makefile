@@ -8,10 +8,11 @@ WORKERS ?= 2
 KILLS ?= 500
 
 BIN := $(VENV)/bin
+XLA_VENV := $(VENV)-xla
 # Tests share the cores among WORKERS processes, so each takes one thread; nothing may reach for a model hub.
 TEST_ENVIRONMENT := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 
-.PHONY: help demo test slow tasks crash distributed browser trackers lint format types architecture bench clean
+.PHONY: help demo test slow tasks crash distributed xla browser trackers lint format types architecture bench clean
 
 help:
 	@echo "make demo           fine-tune a model and try it (DEMO=sentiment, digits, text or names)"
@@ -23,6 +24,7 @@ help:
 	@echo "make tasks          a model for each task trains on real data to its metric (ten minutes)"
 	@echo "make crash          500 kills, and a fault at every system call of a save (KILLS=500; five minutes)"
 	@echo "make distributed    real processes over gloo (a minute)"
+	@echo "make xla            tests on XLA's CPU device, in an environment of their own (7 GB)"
 	@echo "make browser        the pages of reports in headless Chromium (apt-get install chromium fonts-noto-cjk)"
 	@echo "make trackers       tests of the experiment trackers that are installed"
 	@echo "make bench          the benchmarks, against their peers"
@@ -44,6 +46,9 @@ crash: $(VENV)/installed
 
 distributed: $(VENV)/installed
 	$(TEST_ENVIRONMENT) $(BIN)/python -m pytest -q -m "distributed or not distributed" tests/distributed
+
+xla: $(XLA_VENV)/installed
+	$(TEST_ENVIRONMENT) $(XLA_VENV)/bin/python -m pytest -q -m xla tests/xla
 
 browser: $(VENV)/installed
 	$(TEST_ENVIRONMENT) $(BIN)/python -m pytest -q -m "slow or not slow" tests/browser
@@ -69,15 +74,17 @@ bench: $(VENV)/installed-bench
 	for script in $$(grep -l __main__ benchmarks/*.py); do HF_HUB_OFFLINE=1 $(BIN)/python $$script || exit 1; done
 
 clean:
-	rm -rf $(VENV) runs .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(XLA_VENV) runs .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # Some systems ship Python without ensurepip; the pip beside it then fills the environment.
+make_environment = $(PYTHON) -m venv $(1) || { \
+		$(PYTHON) -m venv --clear --without-pip $(1) && \
+		$(PYTHON) -m pip --python $(1)/bin/python install --quiet pip; }
+
 $(VENV)/installed-torch:
 	@$(PYTHON) -c 'import sys; sys.exit("kunren is developed on Python 3.11 or newer, and $(PYTHON) is " \
 		+ sys.version.split()[0] + ": name another with make PYTHON=..." if sys.version_info < (3, 11) else 0)'
-	$(PYTHON) -m venv $(VENV) || { \
-		$(PYTHON) -m venv --clear --without-pip $(VENV) && \
-		$(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
+	$(call make_environment,$(VENV))
 	$(BIN)/python -m pip install --quiet torch==2.13.0
 	touch $@
 
@@ -97,4 +104,9 @@ $(VENV)/installed-trackers: $(VENV)/installed requirements-trackers.txt
 
 $(VENV)/installed-bench: $(VENV)/installed requirements-bench.txt
 	$(BIN)/python -m pip install --quiet -r requirements-bench.txt
+	touch $@
+
+$(XLA_VENV)/installed: requirements-xla.txt
+	$(call make_environment,$(XLA_VENV))
+	$(XLA_VENV)/bin/python -m pip install --quiet -r requirements-xla.txt
 	touch $@

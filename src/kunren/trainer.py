@@ -98,6 +98,7 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
         self.label_smoother = smoother_for(self.args)
         self._declare_run_attributes()
         self.adopt_model(model if model is not None else self.call_model_init())
+        self._train_batch_size = self.args.train_batch_size  # known now: some models use several devices as one
 
         self.state = TrainerState(
             is_local_process_zero=self.is_local_process_zero(), is_world_process_zero=self.is_world_process_zero()
@@ -116,7 +117,6 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
     def _declare_run_attributes(self) -> None:
         """The attributes that runs and evaluations come to fill."""
         self._output_dir = os.path.abspath(str(self.args.output_dir))  # the script may change its folder meanwhile
-        self._train_batch_size = self.args.train_batch_size
         self.current_gradient_accumulation_steps = self.args.gradient_accumulation_steps
         self.current_flos = 0.0
         self.window_is_empty = False

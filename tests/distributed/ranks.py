@@ -52,10 +52,10 @@ def ask_ranks(function: Callable[..., Any], *arguments: Any, ranks: int = 2, tim
         process.start()
     answers = [Answer() for _ in range(ranks)]
     for _ in range(ranks):
-        try:
-            rank, value, error = told.get(timeout=max(start + timeout - time.monotonic(), 0.1))
-        except queue.Empty:
+        answer = _next_answer(told, processes, start + timeout)
+        if answer is None:
             break
+        rank, value, error = answer
         answers[rank] = Answer(value, error, seconds=time.monotonic() - start)
     for process, answer in zip(processes, answers, strict=True):
         process.join(max(start + timeout - time.monotonic(), 1))
@@ -65,6 +65,18 @@ def ask_ranks(function: Callable[..., Any], *arguments: Any, ranks: int = 2, tim
             answer.error = f"hangs; {answer.error}"
         answer.code = process.exitcode
     return answers
+
+
+def _next_answer(told: Any, processes: list[Any], deadline: float) -> Any:
+    """None when none will come any more, or none has come in time."""
+    while time.monotonic() < deadline:
+        have_ended = not any(process.is_alive() for process in processes)
+        try:
+            return told.get(timeout=0.2)
+        except queue.Empty:
+            if have_ended:
+                break
+    return None
 
 
 def _rank(

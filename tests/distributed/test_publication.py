@@ -51,9 +51,7 @@ def save(rank: int, meeting: Path, folder: Path, fate: str, answers: Any) -> Non
     told: list[str] = []
     try:
         saver = CheckpointSaver(True, Pair(rank))
-        saver.save(
-            folder / "checkpoint-3", write, lambda: told.append("published"), lambda: told.append("failed")
-        )
+        saver.save(folder / "checkpoint-3", write, lambda: told.append("published"), lambda: told.append("failed"))
         saver.wait()
     except Exception as error:
         told.append(type(error).__name__)

@@ -16,7 +16,7 @@ from parity.models import flat
 
 import kunren
 from invariants.runs import arguments, losses
-from kunren.loop.guards.out_of_memory import is_out_of_memory, split_rows
+from kunren.loop.guards.smaller_pieces import is_out_of_memory, split_rows
 
 
 def small(model: torch.nn.Module, largest: int, error: type[BaseException] = torch.OutOfMemoryError) -> torch.nn.Module:

@@ -1,4 +1,4 @@
-"""What `accelerator_config` holds: settings that go to Accelerate as they are."""
+"""What `accelerator_config` holds: how several processes divide the data, and settings of Accelerate's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ from kunren.base.names import did_you_mean
 
 @dataclass
 class AcceleratorConfig:
-    """Settings for Accelerate's data loading and accumulation; each has transformers' name and default."""
+    """Each has transformers' name and default.
+
+    - `split_batches`: a batch of `per_device_train_batch_size` is divided among the processes; else each has one.
+    - `dispatch_batches`: True: the first process reads the training data for all. Else each reads its own part, of
+      streams too.
+    - `even_batches`: either way all processes have as many batches, and no row is repeated to that end.
+    - `use_seedable_sampler`: either way the order of an epoch is a function of the data seed and the epoch.
+    """
 
     split_batches: bool = False
     dispatch_batches: bool | None = None

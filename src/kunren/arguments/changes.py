@@ -28,7 +28,7 @@ _SILENT_NAMES = """
     activation_checkpointing_kwargs gradient_checkpointing gradient_checkpointing_kwargs use_cache
     torch_empty_cache_steps auto_find_batch_size nonfinite nonfinite_limit local_rank
     ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers
-    ddp_static_graph ddp_backend ddp_timeout
+    ddp_static_graph ddp_backend ddp_timeout watchdog_minutes
 """
 _SILENT = frozenset(_SILENT_NAMES.split())
 _OF_STATE = frozenset({"optim", "optim_args", "optim_target_modules"})

@@ -8,7 +8,7 @@ from typing import Any
 from kunren.arguments import fsdp as fsdp_settings
 from kunren.arguments import parallelism
 from kunren.arguments.accelerator_config import AcceleratorConfig
-from kunren.arguments.checks import at_least, from_json
+from kunren.arguments.checks import at_least, from_json, refuse
 from kunren.arguments.group import ArgumentGroup, explained
 
 
@@ -36,6 +36,9 @@ class Distributed(ArgumentGroup):
         None, "The backend of torch.distributed, such as 'nccl' or 'gloo'; the device's own if not given."
     )
     ddp_timeout: int = explained(1800, "Seconds that a process waits for the others before it gives up.")
+    watchdog_minutes: float | None = explained(
+        None, "After so many minutes without progress, write what every thread is doing; the run goes on (kunren only)."
+    )
     fsdp: str | None = explained(
         None, "True switches FSDP on; the older strings, 'full_shard auto_wrap', work as well."
     )
@@ -70,4 +73,6 @@ class Distributed(ArgumentGroup):
             )
         parallelism.check(self)
         at_least(self, "ddp_timeout", 1, "give a number of seconds.")
+        if self.watchdog_minutes is not None and not self.watchdog_minutes > 0:
+            raise refuse("watchdog_minutes", self.watchdog_minutes, "give a number of minutes above 0, or None.")
         at_least(self, "ddp_bucket_cap_mb", 1, "give a number of megabytes, or None for torch's default.")

@@ -158,6 +158,9 @@ TEXTS = {
     "ddp_static_graph": "DDP: 計算グラフが毎ステップ同じであることを前提にする。",
     "ddp_backend": "torch.distributed のバックエンド（'nccl'、'gloo' など）。省略するとデバイスに合ったもの。",
     "ddp_timeout": "プロセスが他のプロセスを待つ時間の上限（秒）。",
+    "watchdog_minutes": (
+        "進捗のないままこの時間（分）が過ぎたら、全スレッドの実行位置を書き出す。学習は打ち切らない（kunren 独自）。"
+    ),
     "fsdp": "True で FSDP を有効にする。'full_shard auto_wrap' のような古い書き方も使える。",
     "fsdp_config": "FSDP の設定。辞書、JSON 文字列、JSON ファイルのパスのいずれか。",
     "deepspeed": "DeepSpeed の設定。辞書、JSON 文字列、JSON ファイルのパスのいずれか。",

@@ -18,6 +18,7 @@ from kunren.arguments.duration import Duration
 from kunren.arguments.evaluation import Evaluation
 from kunren.arguments.logging_and_tracking import LOG_LEVELS
 from kunren.arguments.saving import Saving
+from kunren.arguments.xla_device import is_asked_for, xla_device
 from kunren.base import environment
 
 
@@ -31,7 +32,7 @@ class ProcessRole(Evaluation, Saving, Distributed, Duration):
     @property
     def device(self) -> torch.device:
         """The device of this process."""
-        return environment.choose_device(self.use_cpu)
+        return xla_device() if is_asked_for(self.use_cpu) else environment.choose_device(self.use_cpu)
 
     @property
     def _setup_devices(self) -> torch.device:
@@ -42,7 +43,7 @@ class ProcessRole(Evaluation, Saving, Distributed, Duration):
         """Devices that this process uses: 0 on a CPU, 1 under a launcher, else all that are visible."""
         if self._n_gpu is not None:
             return self._n_gpu
-        visible = environment.visible_device_count(self.use_cpu)
+        visible = 1 if is_asked_for(self.use_cpu) else environment.visible_device_count(self.use_cpu)
         return min(visible, 1) if environment.is_launched() else visible
 
     @property

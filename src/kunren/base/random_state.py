@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
@@ -18,12 +18,18 @@ import torch
 
 _MASK = (1 << 64) - 1
 
+# Generators that torch does not seed, by their kind of device: how to ask for and how to set the seed that is all of
+# their state.
+SEEDS_OF_DEVICES: dict[str, tuple[Callable[[], int], Callable[[int], None]]] = {}
+
 
 def set_seed(seed: int, deterministic: bool = False) -> None:
     """Seed python, numpy and torch (all devices); `deterministic` also asks torch for deterministic kernels."""
     random.seed(seed)
     numpy.random.seed(seed % (1 << 32))
     torch.manual_seed(seed)
+    for _, put in SEEDS_OF_DEVICES.values():
+        put(seed)
     if deterministic:
         torch.use_deterministic_algorithms(True)
 
@@ -61,7 +67,7 @@ def capture() -> dict[str, Any]:
         states["mps"] = torch.mps.get_rng_state()
     if torch.xpu.is_available():
         states["xpu"] = torch.xpu.get_rng_state_all()
-    return states
+    return states | {name: ask() for name, (ask, _) in SEEDS_OF_DEVICES.items()}
 
 
 def restore(states: dict[str, Any]) -> None:
@@ -80,6 +86,9 @@ def restore(states: dict[str, Any]) -> None:
         torch.mps.set_rng_state(states["mps"])
     if "xpu" in states and torch.xpu.is_available():
         torch.xpu.set_rng_state_all(states["xpu"][: torch.xpu.device_count()])
+    for name, (_, put) in SEEDS_OF_DEVICES.items():
+        if name in states:
+            put(states[name])
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import Any, final
 import torch
 
 from kunren.base.nested import map_tensors
+from kunren.base.registry import resolve
 
 _ALIGNMENT_BYTES = 64
 _BLOCK_BYTES = 256 << 20
@@ -20,7 +21,11 @@ def identity(tensor: torch.Tensor) -> tuple[Any, ...] | None:
     """Equal for tensors that are the same memory seen the same way, so tied; None for one that has no memory."""
     if tensor.layout != torch.strided or tensor.device.type == "meta" or tensor.numel() == 0:
         return None
-    return (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+    if tensor.device.type == "xla":  # no address: all are at 0
+        place = resolve("kunren.checkpoint.formats.xla_tensors:handle")(tensor)
+    else:
+        place = tensor.data_ptr()
+    return (tensor.device, place, tensor.dtype, tensor.shape, tensor.stride())
 
 
 @final
@@ -36,13 +41,13 @@ class Arena:
     def begin(self) -> None:
         """Start a snapshot: what the one before it held may be overwritten from now on."""
         self._block = self._offset = 0
-        self._places = {}
 
     def snapshot(self, value: Any) -> Any:
         """`value` with every tensor replaced by its copy in the arena; dicts, lists and tuples are made anew.
 
         The copies are made before this returns: whoever saves may put other weights in place only for so long.
         """
+        self._places = {}  # addresses tell tensors apart while all of them live: those of the last value may not
         copies = map_tensors(self._place, value)
         for pairs in self._pairs.values():
             torch._foreach_copy_([target for target, _ in pairs], [source for _, source in pairs], non_blocking=True)

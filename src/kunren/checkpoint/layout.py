@@ -7,6 +7,7 @@ import os
 import re
 from pathlib import Path
 
+from kunren.checkpoint.formats import SHARDED_CONTENTS_NAME, SHARDED_OPTIMIZER_NAME
 from kunren.checkpoint.store import MANIFEST_NAME, is_of_newer_format, verify
 
 logger = logging.getLogger(__name__)
@@ -38,6 +39,12 @@ def step_of(checkpoint: str | Path) -> int | None:
 
 def rng_state_name(process_index: int = 0, world_size: int = 1) -> str:
     return RNG_STATE_NAME if world_size == 1 else f"rng_state_{process_index}.pth"
+
+
+def optimizer_in(folder: Path) -> Path | None:
+    """The file with the optimizer's state, or with the list of its parts; None where there is none."""
+    names = (OPTIMIZER_NAME, OPTIMIZER_NAME_BIN, f"{SHARDED_OPTIMIZER_NAME}/{SHARDED_CONTENTS_NAME}")
+    return next(filter(Path.is_file, map(folder.joinpath, names)), None)
 
 
 def list_checkpoints(output_dir: str | Path) -> list[Path]:

@@ -18,6 +18,7 @@ import torch
 from torch.optim import Optimizer
 
 from kunren.base.random_state import capture, restore
+from kunren.base.registry import resolve
 from kunren.base.state import TrainerState
 from kunren.base.strict_json import read_json, write_json
 from kunren.checkpoint import layout, sink
@@ -67,13 +68,14 @@ def save_optimizer(optimizer: Optimizer, folder: Path, number_of_decay_parameter
 
 
 def load_optimizer(optimizer: Optimizer, folder: Path, number_of_decay_parameters: int | None = None) -> bool:
-    """Read `optimizer.pt` (or `.bin`) into the optimizer, whether either has one group or the two of decay."""
-    choices = (folder / layout.OPTIMIZER_NAME, folder / layout.OPTIMIZER_NAME_BIN)
-    path = next(filter(Path.is_file, choices), None)
-    if path is None:
-        return False
-    fit_state(torch_file.load_plain(path), optimizer, number_of_decay_parameters)
-    return True
+    """Read `optimizer.pt` (`.bin`, or parts) into the optimizer, whether either has one group or the two of decay."""
+    path = layout.optimizer_in(folder)
+    if path is not None:
+        read: Any = torch_file.load_plain
+        if path.parent != folder:
+            read = resolve("kunren.checkpoint.formats.sharded_optimizer:read")
+        fit_state(read(path), optimizer, number_of_decay_parameters)
+    return path is not None
 
 
 def save_scheduler(scheduler: Stateful, folder: Path, groups: int | None = None) -> None:

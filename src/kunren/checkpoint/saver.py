@@ -12,7 +12,7 @@ from typing import final
 from kunren.checkpoint.arena import Arena
 from kunren.checkpoint.sink import Sink, into
 from kunren.checkpoint.store import Publication
-from kunren.engine import Backend
+from kunren.engine import Processes
 
 logger = logging.getLogger(__name__)
 
@@ -21,9 +21,9 @@ logger = logging.getLogger(__name__)
 class CheckpointSaver:
     """Publishes one checkpoint at a time. The memory for snapshots is allocated at the first and kept."""
 
-    def __init__(self, asynchronous: bool, engine: Backend) -> None:
+    def __init__(self, asynchronous: bool, processes: Processes) -> None:
         self._asynchronous = asynchronous
-        self._engine = engine
+        self._processes = processes
         self._arena = Arena()
         self._thread = ThreadPoolExecutor(max_workers=1)  # one for each save
         self._publishing: Future[None] | None = None
@@ -39,8 +39,7 @@ class CheckpointSaver:
         """
         self.wait()
         # Several processes publish together, which takes exchanges: from a thread, beside those of the training.
-        processes = self._engine.beside() if self._asynchronous else self._engine
-        publication = Publication(target, processes)
+        publication = Publication(target, self._processes.beside() if self._asynchronous else self._processes)
         sink = Sink(self._arena if self._asynchronous else None)
 
         def publish() -> None:

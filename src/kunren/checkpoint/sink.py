@@ -46,7 +46,7 @@ class Sink:
     def put_share(
         self, content: Any, write: Callable[[Any, dict[Path, str]], Any], join: Callable[[list[Any]], None]
     ) -> None:
-        """Part of what all processes write, told the digests to add to; in the first, `join` gets what each returned."""
+        """A part of what all write, told the digests to add to; in the first, `join` gets what each has returned."""
         self._joins.append(join)
         self._put(content, lambda copies: self.shares.append(write(copies, self.digests)))
 

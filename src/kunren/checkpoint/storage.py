@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from kunren.base.registry import resolve
-from kunren.checkpoint import parts, weights
+from kunren.checkpoint import disk, parts, weights
 from kunren.engine import Backend
 
 _SPREAD = {
@@ -30,6 +30,10 @@ class Storage:
     def weights_to_save(self, model: nn.Module, folder: Path, in_checkpoint: bool) -> Mapping[str, Any] | None:
         """What the first process is to save as the model's weights: None: its own; nothing: they lie in `folder`."""
         return None
+
+    def estimate_bytes(self, model: nn.Module, optimizer: Optimizer | None, last: Path | None) -> int:
+        """As `kunren.checkpoint.disk.estimate_bytes`."""
+        return disk.estimate_bytes(model, optimizer, last)
 
     def load_weights(self, model: nn.Module, folder: str | Path, same_model: bool = False) -> None:
         """As `kunren.checkpoint.weights.load_weights`."""

@@ -21,8 +21,8 @@ from typing import Any, final
 
 import torch
 
+from kunren.base.registry import resolve
 from kunren.base.strict_json import read_json, write_json
-from kunren.checkpoint.disk import free_bytes
 from kunren.checkpoint.lock import try_lock
 from kunren.checkpoint.sink import Sink
 from kunren.engine import Processes
@@ -37,8 +37,6 @@ MANIFEST_FORMAT = 1
 _HIDDEN = re.compile(r"^\.(?P<name>checkpoint-\d+)\.(?P<kind>saving|replaced|deleted)-[0-9a-f]{8}$")
 _UNLOCKABLE_IS_DEAD_AFTER_SECONDS = 24 * 3600  # where there are no locks, leftovers are told by their age
 _BLOCK_BYTES = 1 << 20
-_NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
-_FULL_BELOW_BYTES = 1 << 16
 
 
 @final
@@ -64,19 +62,27 @@ class Publication:
         """Let `write` fill the folder, in every process its part."""
         with self._given_up_on_error():
             self._all_must_have(self._make_folder)
-            self._all_must_have(lambda: write(self.folder))
+            self._all_must_have(lambda: self._fill(write))
+
+    def _fill(self, write: Callable[[Path], None]) -> None:
+        if not self.folder.is_dir():
+            raise FileNotFoundError(
+                f"process {self._processes.process_index} does not see the folder that the first one has made: "
+                "output_dir has to be on a file system that all machines share"
+            )
+        write(self.folder)
 
     def publish(self, sink: Sink) -> None:
         """Let all write what waits in their sinks; flush, list and rename."""
         with self._given_up_on_error():
             self._all_must_have(sink.write)
             digests = {path.relative_to(self.folder): digest for path, digest in sink.digests.items()}
-            told = self._processes.gather_objects((digests, sink.shares))
+            of_all = self._processes.gather_objects((digests, sink.shares))
 
             def commit() -> None:
                 if self._is_first:
-                    sink.join([shares for _, shares in told])
-                    _commit(self.folder, self.final, {path: sha for digests, _ in told for path, sha in digests.items()})
+                    sink.join([shares for _, shares in of_all])
+                    _commit(self.folder, self.final, {key: sha for one, _ in of_all for key, sha in one.items()})
 
             self._all_must_have(commit)
         self._unlock()
@@ -115,7 +121,8 @@ class Publication:
         try:
             yield
         except BaseException as error:
-            told = _told_where(error, self.final)  # it looks at the free space, so before the removal
+            # It looks at the free space, so before the removal.
+            told = resolve("kunren.checkpoint.formats.disk_errors:told_where")(error, self.final)
             if self._is_first:
                 shutil.rmtree(self.folder, ignore_errors=True)
             self._unlock()
@@ -276,29 +283,3 @@ def _is_being_written(folder: Path) -> bool:
         return time.time() - folder.stat().st_mtime < _UNLOCKABLE_IS_DEAD_AFTER_SECONDS
     os.close(descriptor)
     return False
-
-
-def _told_where(error: BaseException, final: Path) -> OSError | None:
-    """What a full or read-only disk raises, in whatever library, as an OSError that says what and where; else None."""
-    number = _system_error_number(error)
-    free = free_bytes(final.parent) or 0
-    if number is None and isinstance(error, RuntimeError) and free < _FULL_BELOW_BYTES:
-        number = errno.ENOSPC  # torch's own file writer says only that the position is not what it should be
-    if number is None:
-        return None
-    reason = str(error) if isinstance(error, OSError) else os.strerror(number)
-    if number in _NO_SPACE:
-        reason = f"{os.strerror(number)}, {free >> 20} MiB are free"
-    return OSError(number, f"{final.name} cannot be saved in {final.parent}: {reason}")
-
-
-def _system_error_number(error: BaseException) -> int | None:
-    """The errno of an exception; safetensors (Rust) gives it as text, torch hides a full disk behind its own error."""
-    if isinstance(error, OSError):
-        return error.errno
-    if text := re.search(r"\(os error (\d+)\)", str(error)):
-        return int(text[1])
-    hidden = error.__cause__ or error.__context__
-    if isinstance(hidden, OSError) and isinstance(error, RuntimeError):
-        return hidden.errno
-    return None

@@ -11,12 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kunren.base.registry import resolve
 from kunren.checkpoint import sink
 from kunren.checkpoint.arena import identity
 from kunren.checkpoint.formats import (
     EXTRA_STATE_NAME,
     SAFE_WEIGHTS_INDEX_NAME,
     SAFE_WEIGHTS_NAME,
+    SHARDED_CONTENTS_NAME,
+    SHARDED_WEIGHTS_NAME,
     WEIGHTS_INDEX_NAME,
     WEIGHTS_NAME,
     safetensors_file,
@@ -57,7 +60,7 @@ def storable(state_dict: Mapping[str, Any]) -> Storable:
         if key is not None and key in stored_as:
             result.aliases[name] = stored_as[key]
             continue
-        tensor = tensor.contiguous()
+        tensor = tensor.contiguous() if tensor.device.type != "xla" else tensor.cpu()
         if key is not None:
             stored_as[key] = name
             storage = (tensor.device, tensor.untyped_storage().data_ptr())
@@ -81,6 +84,9 @@ def read_tensors(folder: Path) -> dict[str, Any]:
     """All tensors of a folder of weights, on the CPU, tied ones under each of their names. Runs no code."""
     choices = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME, WEIGHTS_INDEX_NAME)
     path = next((folder / name for name in choices if (folder / name).is_file()), None)
+    if path is None and (folder / SHARDED_WEIGHTS_NAME / SHARDED_CONTENTS_NAME).is_file():
+        state: dict[str, Any] = resolve("kunren.checkpoint.formats.distributed_checkpoint:read_model")(folder)
+        return state
     if path is None:
         raise FileNotFoundError(f"{folder} has no weights: none of {', '.join(choices)} is there.")
     state = shards.read(path, read_file) if path.suffix == ".json" else read_file(path)
@@ -91,6 +97,6 @@ def read_tensors(folder: Path) -> dict[str, Any]:
 
 def read_file(path: Path) -> dict[str, Any]:
     """The tensors of one file of either kind."""
-    read = safetensors_file.read if path.suffix == ".safetensors" else torch_file.load_plain
-    content: dict[str, Any] = read(path)
+    is_safe = path.suffix == ".safetensors"
+    content: dict[str, Any] = safetensors_file.read(path) if is_safe else torch_file.load_plain(path, mapped=True)
     return content

@@ -51,15 +51,20 @@ def load_weights(model: nn.Module, folder: str | Path, same_model: bool = False)
     from kunren.checkpoint.formats import adapters
 
     model, folder = _without_compile(model), Path(folder)
-    if adapters.folders(folder) and not _has_full_weights(folder):
+    if adapters.folders(folder) and not has_full_weights(folder):
         keys = adapters.load(model, folder)
     else:
         keys = _load_full(model, folder, same_model)
+    report(keys, folder)
+    return keys
+
+
+def report(keys: LoadedKeys, folder: Path) -> None:
+    """Warn of names that did not correspond."""
     if keys.missing:
         logger.warning("Not in the weights of %s, so left as they were: %s.", folder, listing(keys.missing))
     if keys.unexpected:
         logger.warning("In the weights of %s, but not in the model: %s.", folder, listing(keys.unexpected))
-    return keys
 
 
 def _without_compile(model: nn.Module) -> nn.Module:
@@ -67,7 +72,8 @@ def _without_compile(model: nn.Module) -> nn.Module:
     return original if isinstance(original, nn.Module) else model
 
 
-def _has_full_weights(folder: Path) -> bool:
+def has_full_weights(folder: Path) -> bool:
+    """Whether a folder has the weights of a model, and not only those of adapters."""
     return any(any(folder.glob(pattern)) for pattern in ("model*.safetensors", "pytorch_model*.bin"))
 
 

@@ -1,4 +1,4 @@
-"""`kunren checkpoint ls|verify|diff`: what is in a checkpoint, is it whole, what differs between two. Runs no code."""
+"""`kunren checkpoint ls|verify|diff|merge`: what is in checkpoints, are they whole, what differs. Runs no code."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def add_command(commands: Commands) -> None:
     """Add `checkpoint` to the commands of the top parser."""
     parser = commands.add_parser(
         "checkpoint",
-        help="list, verify and compare checkpoints",
-        description="List, verify and compare checkpoints. Reading one never runs code that is in it.",
+        help="list, verify, compare and merge checkpoints",
+        description="List, verify, compare and merge checkpoints. Reading one never runs code that is in it.",
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     listing = actions.add_parser("ls", help="what is in a run folder or a checkpoint")
@@ -44,7 +44,16 @@ def add_command(commands: Commands) -> None:
     )
     comparing.add_argument("first", type=Path, metavar="A", help="a checkpoint")
     comparing.add_argument("second", type=Path, metavar="B", help="another one")
-    for action, function in ((listing, run_ls), (verifying, run_verify), (comparing, run_diff)):
+    merging = actions.add_parser(
+        "merge",
+        help="make one in parts, of FSDP or DeepSpeed, into a folder that from_pretrained reads",
+        description="Put the parts of a checkpoint of FSDP or DeepSpeed together, as a folder that from_pretrained "
+        "reads. It takes no GPU, and no more memory than one file of weights: 5 GB.",
+    )
+    merging.add_argument("path", type=Path, metavar="CHECKPOINT", help="a checkpoint whose weights are in parts")
+    merging.add_argument("--output", type=Path, metavar="DIR", help="a new folder; by default CHECKPOINT-merged")
+    functions = ((listing, run_ls), (verifying, run_verify), (comparing, run_diff), (merging, run_merge))
+    for action, function in functions:
         action.add_argument("--json", action="store_true", help="print JSON")
         action.set_defaults(run=run, function=function)
 
@@ -53,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     """Run one action: 0, 1 for damage or differences, 2 for what cannot be read."""
     try:
         return int(options.function(options))
-    except (CheckpointCommandError, OSError, ValueError) as error:
+    except (CheckpointCommandError, OSError, ValueError, ImportError) as error:
         print(f"kunren: {error}", file=sys.stderr)
         return 2
 
@@ -92,6 +101,22 @@ def run_diff(options: argparse.Namespace) -> int:
     difference = compare(options.first, options.second)
     _print(options.json, difference.as_dict(), lambda: _difference(difference))
     return int(not difference.is_empty)
+
+
+def run_merge(options: argparse.Namespace) -> int:
+    """Write the whole weights into a new folder."""
+    from kunren.checkpoint.spread.merging import merge
+
+    if checkpoints_at(options.path) != [options.path]:
+        raise CheckpointCommandError(f"{options.path} is a folder of checkpoints: name one of them to merge.")
+    merged = merge(options.path, options.output)
+    found = {"path": str(merged.folder), "files": merged.files, "tensors": merged.tensors, "bytes": merged.bytes}
+    _print(
+        options.json,
+        found,
+        lambda: f"{merged.folder}: {merged.tensors} tensors in {len(merged.files)} files, {human_size(merged.bytes)}",
+    )
+    return 0
 
 
 def checkpoints_at(path: Path) -> list[Path]:

@@ -15,7 +15,12 @@ import torch
 from torch import Tensor
 
 from kunren.base.strict_json import read_json
-from kunren.checkpoint.formats import ADAPTER_SAFE_WEIGHTS_NAME, ADAPTER_WEIGHTS_NAME
+from kunren.checkpoint.formats import (
+    ADAPTER_SAFE_WEIGHTS_NAME,
+    ADAPTER_WEIGHTS_NAME,
+    SHARDED_CONTENTS_NAME,
+    SHARDED_WEIGHTS_NAME,
+)
 from kunren.checkpoint.layout import (
     TRAINER_STATE_NAME,
     problems,
@@ -29,6 +34,7 @@ _WEIGHTS = (
     ("model-*.safetensors",),
     ("pytorch_model.bin",),
     ("pytorch_model-*.bin",),
+    (f"{SHARDED_WEIGHTS_NAME}/{SHARDED_CONTENTS_NAME}",),  # the list of what is in the files beside it
     (ADAPTER_SAFE_WEIGHTS_NAME, ADAPTER_WEIGHTS_NAME, f"*/{ADAPTER_SAFE_WEIGHTS_NAME}", f"*/{ADAPTER_WEIGHTS_NAME}"),
 )
 
@@ -117,14 +123,17 @@ class Weights:
         self.forms: dict[str, TensorForm] = {}
         self._mapped: dict[Path, Any] = {}
         for path in weight_files(checkpoint):
-            prefix = "" if path.parent == checkpoint else f"{path.parent.name}/"  # several adapters
+            of_adapter = path.parent != checkpoint and path.name != SHARDED_CONTENTS_NAME
+            prefix = f"{path.parent.name}/" if of_adapter else ""
             self.forms.update({prefix + name: form for name, form in forms_in(path)})
 
     def read(self, name: str) -> Tensor:
         form = self.forms[name]
-        if form.path.suffix == ".safetensors":
+        if form.path.name == SHARDED_CONTENTS_NAME:
+            tensor: Tensor = _sharded(form.path).read(f"model.{form.stored_as}")
+        elif form.path.suffix == ".safetensors":
             with safetensors.safe_open(form.path, framework="pt") as file:
-                tensor: Tensor = file.get_tensor(form.stored_as)
+                tensor = file.get_tensor(form.stored_as)
         else:
             if form.path not in self._mapped:
                 self._mapped[form.path] = mapped(form.path)
@@ -134,6 +143,9 @@ class Weights:
 
 def forms_in(path: Path) -> Iterator[tuple[str, TensorForm]]:
     """Name and form of each tensor of a file; ValueError where it cannot be read."""
+    if path.name == SHARDED_CONTENTS_NAME:
+        yield from _forms_in_parts(path)
+        return
     if path.suffix != ".safetensors":
         values = mapped(path)
         for name, value in values.items() if isinstance(values, dict) else ():
@@ -151,6 +163,23 @@ def forms_in(path: Path) -> Iterator[tuple[str, TensorForm]]:
         raise ValueError(f"{path} cannot be read: {error}") from error
     yield from stored.items()
     yield from ((alias, stored[name]) for alias, name in metadata.items() if name in stored and alias not in stored)
+
+
+def _sharded(path: Path) -> Any:
+    from kunren.checkpoint.formats.distributed_checkpoint import ShardedFolder  # slow to import
+
+    return ShardedFolder(path.parent)
+
+
+def _forms_in_parts(path: Path) -> Iterator[tuple[str, TensorForm]]:
+    contents = _sharded(path)
+    aliases = contents.aliases()
+    for full_name in contents.names:
+        if full_name.startswith("model.") and contents.is_tensor(full_name):
+            stored_as = aliases.get(full_name, full_name).removeprefix("model.")
+            dtype = str(contents.dtype(full_name)).removeprefix("torch.")
+            form = TensorForm(path, stored_as, tuple(contents.size(full_name)), dtype)
+            yield full_name.removeprefix("model."), form
 
 
 def mapped(path: Path) -> Any:

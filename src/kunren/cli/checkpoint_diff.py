@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from kunren.checkpoint import layout
+from kunren.checkpoint.formats import SHARDED_CONTENTS_NAME, SHARDED_OPTIMIZER_NAME, SHARDED_WEIGHTS_NAME
 from kunren.checkpoint.parts import load_training_args
 from kunren.checkpoint.store import MANIFEST_NAME
 from kunren.cli.checkpoint_contents import Weights, files_of, mapped, state_of, weight_files
@@ -26,6 +27,7 @@ _COMPARED_ELSEWHERE = {
     layout.OPTIMIZER_NAME,
     layout.OPTIMIZER_NAME_BIN,
 }
+_IN_PARTS = (f"{SHARDED_WEIGHTS_NAME}/", f"{SHARDED_OPTIMIZER_NAME}/")
 _ABSENT = "(absent)"
 
 
@@ -181,25 +183,28 @@ def _compare_tensors(first: Weights, second: Weights, difference: Difference) ->
 
 def _optimizer(first: Path, second: Path) -> str:
     """One line on the optimizers: hyperparameters of the groups, and moments."""
-    paths = [
-        next(
-            (path for name in (layout.OPTIMIZER_NAME, layout.OPTIMIZER_NAME_BIN) if (path := folder / name).is_file()),
-            None,
-        )
-        for folder in (first, second)
-    ]
+    paths = [layout.optimizer_in(folder) for folder in (first, second)]
     if paths[0] is None and paths[1] is None:
         return "none in either"
     if paths[0] is None or paths[1] is None:
         return f"only in {'B' if paths[0] is None else 'A'}"
     try:
-        one, other = mapped(paths[0]), mapped(paths[1])
+        one, other = _optimizer_state(paths[0]), _optimizer_state(paths[1])
         groups = [state["param_groups"] for state in (one, other)]
         states = [state["state"] for state in (one, other)]
     except (ValueError, KeyError, TypeError) as error:
         return f"not compared ({error})"
     parts = _groups(groups[0], groups[1]) + _moments(states[0], states[1])
     return "; ".join(parts) or "equal"
+
+
+def _optimizer_state(path: Path) -> Any:
+    if path.name != SHARDED_CONTENTS_NAME:
+        return mapped(path)
+
+    from kunren.checkpoint.formats import sharded_optimizer
+
+    return sharded_optimizer.read(path)
 
 
 def _groups(first: list[dict[str, Any]], second: list[dict[str, Any]]) -> list[str]:
@@ -239,7 +244,7 @@ def _other_files(first: Path, second: Path) -> Iterator[str]:
     for folder in (first, second):
         ours = set(weight_files(folder))
         names = {path.relative_to(folder).as_posix() for path in files_of(folder) if path not in ours}
-        sides.append(names - _COMPARED_ELSEWHERE)
+        sides.append({name for name in names - _COMPARED_ELSEWHERE if not name.startswith(_IN_PARTS)})
     for name in sorted(sides[0] | sides[1]):
         if name not in sides[1]:
             yield f"{name} only in A"

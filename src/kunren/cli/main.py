@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from kunren._version import __version__
-from kunren.cli import checkpoint, demo, inspect_model, plan, report, train, watch
+from kunren.cli import checkpoint, demo, inspect_model, launch, plan, report, train, watch
 
 
 def parser() -> argparse.ArgumentParser:
@@ -20,6 +20,7 @@ def parser() -> argparse.ArgumentParser:
     inspect_model.add_command(commands)
     plan.add_command(commands)
     train.add_command(commands)
+    launch.add_command(commands)
     report.add_command(commands)
     watch.add_command(commands)
     return top

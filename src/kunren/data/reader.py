@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -26,7 +28,7 @@ from kunren.data.batching.ranks import PLAIN_BATCHES, Processes, batches_after, 
 from kunren.data.loader_state import generators_of, stateful_stream_of
 from kunren.data.readers.in_process import read_in_process
 from kunren.data.samplers import EpochOrder, set_epoch
-from kunren.data.wrappers.bad_samples import BadSamples
+from kunren.data.wrappers.bad_samples import BadSamples, limit_of
 
 if TYPE_CHECKING:
     from kunren.data.readers.by_workers import Workers
@@ -75,7 +77,8 @@ class BatchReader:
         self.loader = loader
         self.seed = seed
         self.ranks, self.rank = (1, 0) if processes is None else processes.data_place
-        self.spare: Any = None  # the batch that was given last, if no row of it is this process's
+        # Batches of which no row is this process's: a window has few of them.
+        self._spares: deque[Any] = deque(maxlen=256)
         self._randomness = DataRandomness()
         self._workers: Workers | None = None
         self._stream = stateful_stream_of(loader)
@@ -98,9 +101,14 @@ class BatchReader:
         Map-style data is not fetched to be skipped. Of several processes all count their batches and rows together.
         """
         batches = self._read(epoch, start, rows_before)
-        return batches if self.ranks == 1 else telling_spares(batches, self)
+        return batches if self.ranks == 1 else telling_spares(batches, self._spares)
 
-    def _read(self, epoch: int, start: int, rows_before: int) -> Iterator[Any]:
+    def is_spare(self, batch: Any) -> bool:
+        """Whether no row of a batch that was given lately is this process's."""
+        return any(batch is spare for spare in self._spares)
+
+    def begin(self, epoch: int, start: int, rows_before: int) -> None:
+        """An epoch begins here, or goes on."""
         set_epoch(self.loader, epoch)
         self._restore_generators()
         persists = getattr(self.loader, "num_workers", 0) > 0 and getattr(self.loader, "persistent_workers", False)
@@ -108,6 +116,9 @@ class BatchReader:
             # A new DataLoader iterator draws its workers' seed from the global stream. The reader needs no such seed,
             # but the draw is part of the random numbers that dropout sees under transformers' Trainer.
             torch.empty((), dtype=torch.int64).random_()
+
+    def _read(self, epoch: int, start: int, rows_before: int) -> Iterator[Any]:
+        self.begin(epoch, start, rows_before)
         if not self._by_index:
             from kunren.data.readers.stream import read_stream
 
@@ -178,3 +189,15 @@ class BatchReader:
             return False
         self._stream.load_state_dict(self._resumed.pop("stream"))
         return True
+
+
+def reader_for(loader: Any, args: Any, seed: int, processes: Any) -> Any:
+    """A `BatchReader`, or what gives its batches in another process's stead."""
+    limit = limit_of(args)
+    reader = BatchReader(loader, seed, limit, processes)
+    if processes.world_size == 1 or not getattr(args.accelerator_config, "dispatch_batches", None):
+        return reader
+
+    from kunren.data.batching.dispatch import DispatchedReader
+
+    return DispatchedReader(reader, partial(BatchReader, seed=seed, bad_sample_limit=limit), processes)

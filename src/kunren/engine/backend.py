@@ -21,6 +21,8 @@ class Processes(Protocol):
 
     def gather_objects(self, value: Any, /) -> list[Any]: ...
 
+    def beside(self) -> Processes: ...
+
 
 class Backend(ABC):
     """One way of running a model; chosen once by `kunren.engine.choose`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kunren.arguments.deepspeed import launched_config
 from kunren.arguments.parallelism import parallelism_of
 from kunren.base.registry import resolve
 from kunren.engine.backend import Backend
@@ -21,10 +22,10 @@ def choose(args: Any) -> Backend:
 
 
 def _chosen(args: Any) -> str:
-    if args.deepspeed:
+    if args.deepspeed or launched_config() is not None:
         return "deepspeed:DeepSpeedBackend"
     if args.device.type == "xla":
-        return "xla:XlaBackend"
+        return "xla:backend_for"
     if args.world_size > 1 and args.fsdp:
         return "fsdp1:Fsdp1Backend" if args.fsdp_config.get("version") == 1 else "fsdp2:Fsdp2Backend"
     if args.world_size > 1 and parallelism_of(args.parallelism_config).tp_size > 1:

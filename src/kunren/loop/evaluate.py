@@ -93,7 +93,7 @@ def evaluation_loop(
 
     with preserved(), _in_eval_mode(model), deferring_logits(model, args, loss_alone), apart(do) as reports:
         batches = read_alike(evaluated(loader), do.data_seed, *exchange.place)
-        fitting = PiecesThatFit(do.args.device, do.fire)
+        fitting = PiecesThatFit(do.args.device, do.fire, engine.spread_by is None)
         batch = next(batches, None)
         while batch is not None:
             following = next(batches, None)

@@ -93,13 +93,19 @@ class Exchange(Alone):
         self.pieces += 1
 
     def end(self, is_last: bool, stops: bool) -> bool:
-        found = self._processes.gather_objects((self._mine if self._processes.brings_data else [], stops))
+        own = self._mine if self._processes.brings_data else []
+        found = self._processes.gather_objects((own, stops, is_last))
         self._mine = []
-        answered = [piece for pieces, _ in found for piece in pieces]
+        if len({ends for _, _, ends in found}) > 1:
+            raise ValueError(
+                "The evaluation data of some processes has ended, and that of others has not: a stream has to give the "
+                "same rows in all processes, which divide them, and loaders of your own as many batches in each."
+            )
+        answered = [piece for pieces, _, _ in found for piece in pieces]
         for number, piece in enumerate(answered, 1):
             piece.outputs.is_last = is_last and number == len(answered)
             self._take(piece)
-        return any(stop for _, stop in found)
+        return any(stop for _, stop, _ in found)
 
 
 def _on_host(tensor: torch.Tensor) -> torch.Tensor:

@@ -26,9 +26,9 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def _wrapped(model: nn.Module, name: str) -> nn.Module | None:
-    # A user's own model may well have a child called `module`: only torch's wrappers are looked through.
+    # A user's own model may well have a child called `module`: only torch's wrappers, and ours, are looked through.
     inner = model.__dict__.get("_modules", {}).get(name)
-    return inner if inner is not None and type(model).__module__.startswith("torch.") else None
+    return inner if inner is not None and type(model).__module__.startswith(("torch.", "kunren.engine.")) else None
 
 
 def base_of(model: nn.Module) -> nn.Module:

@@ -283,6 +283,8 @@ def _step_and_curve(
     missing = missing_host_memory(trainer)
     if trainer.args.world_size > 1:
         missing = Unknown("a step of several processes is not measured")
+    elif trainer.engine.spread_by is not None:
+        missing = Unknown("a step of DeepSpeed is not measured")
     if missing is not None:
         return missing, _curve_of_arguments(trainer.args, plan)
     try:

@@ -16,7 +16,7 @@ from torch import nn
 from kunren.base.host_memory import free_host_bytes
 from kunren.base.nested import map_tensors
 from kunren.checkpoint.disk import estimate_bytes
-from kunren.loop.guards.out_of_memory import free_memory, is_out_of_memory
+from kunren.loop.guards.smaller_pieces import free_memory, is_out_of_memory
 from kunren.plan import Plan
 from kunren.planning.live_bytes import bytes_of, meter_for
 from kunren.planning.reading import Reading, Seen
@@ -74,11 +74,12 @@ def measure_step(trainer: Trainer, plan: Plan, reading: Reading | None) -> Measu
     trainer.engine.prepare(trainer.model, optimizer)
     trainer.model.train()
     trainer.switch_optimizer("train")
-    no_data = Unknown("there is no data")
-    memory: StepMemory | Unknown = no_data
-    timing: StepTime | Unknown = no_data
+    on_xla = trainer.engine.device.type == "xla"  # where what Python does is not yet computed
+    unknown = Unknown("XLA tells neither memory nor time" if on_xla else "there is no data")
+    memory: StepMemory | Unknown = unknown
+    timing: StepTime | Unknown = unknown
     try:
-        if reading is None:
+        if reading is None or on_xla:
             _make_optimizer_state(trainer.model, optimizer)
         else:
             _step(trainer, plan, reading.largest)

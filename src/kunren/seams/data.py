@@ -166,7 +166,7 @@ class DataSeams(Seams):
 
     def counted(self, batch: Any) -> Count:
         """The labels of a batch that enter its loss."""
-        if self._run is not None and batch is self._run.reader.spare and self.engine.world_size > 1:
+        if self._run is not None and self._run.reader.is_spare(batch):
             return 0.0
         return counted_labels(batch, self.shifts_labels, self.label_names, self.ignored_label)
 

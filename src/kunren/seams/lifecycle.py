@@ -17,10 +17,10 @@ from kunren.checkpoint import layout, parts
 from kunren.checkpoint.lock import RunLock
 from kunren.checkpoint.store import clean_leftovers
 from kunren.data.loaders import batches_in, examples_in
-from kunren.data.reader import BatchReader
-from kunren.data.wrappers.bad_samples import limit_of
+from kunren.data.reader import reader_for
 from kunren.data.wrappers.mixture import follow_sources
-from kunren.loop.guards import guard_for
+from kunren.engine.backends.description import announce
+from kunren.loop.guards import guard_for, start_watchdog
 from kunren.loop.guards.decide_once import decided_once
 from kunren.loop.guards.together import batches_of_all, may_disagree, meter_of_process
 from kunren.loop.meter import LossMeter, speed_metrics
@@ -73,7 +73,7 @@ def prepare_run(trainer: Trainer, resume_from_checkpoint: str | bool | None) -> 
         state=trainer.state,
         control=trainer.control,
         meter=LossMeter(trainer.engine.device, args.logging_nan_inf_filter),
-        reader=BatchReader(loader, trainer.data_seed, limit_of(args), trainer.engine),
+        reader=reader_for(loader, args, trainer.data_seed, trainer.engine),
         get_batches=trainer._get_batches,
         fire=trainer.fire,
         handles_any=trainer.callback_handler.handles_any,
@@ -86,7 +86,7 @@ def prepare_run(trainer: Trainer, resume_from_checkpoint: str | bool | None) -> 
     run.may_disagree = trainer.engine.world_size > 1 and may_disagree(trainer)
     trainer.reports = run.meter.reports
     run.meter.leaves_out_non_finite = args.nonfinite in ("skip", "rollback")
-    follow_sources(run, trainer.counted)
+    follow_sources(run, trainer.counted, trainer.loss_scale)
     if checkpoint is not None:
         _resume(trainer, run, checkpoint)
     if saves:
@@ -129,6 +129,8 @@ def _show_to_callbacks(trainer: Trainer, loader: Any) -> None:
     handler = trainer.callback_handler
     handler.model, handler.train_dataloader = trainer.model, loader
     handler.optimizer, handler.lr_scheduler = trainer.optimizer, trainer.lr_scheduler
+    start_watchdog(trainer)
+    announce(trainer.engine, trainer.args)
     if trainer.args.profile_steps is not None:
         from kunren.callbacks.profiler import ProfilerCallback
 
@@ -227,7 +229,7 @@ def _resume(trainer: Trainer, run: Run, checkpoint: Path) -> None:
         run.evaluation_due = cursor["evaluation_due"]
         if cursor["gradient_norm"] is not None:
             run.gradient_norm = torch.tensor(cursor["gradient_norm"])
-    if (checkpoint / layout.OPTIMIZER_NAME).is_file():
+    if (checkpoint / layout.SCHEDULER_NAME).is_file():  # not one of weights alone, however its optimizer was saved
         run.before_first_batch = lambda: trainer._load_rng_state(str(checkpoint))
 
 

@@ -92,7 +92,8 @@ class OptimizationSeams(Seams):
 
     def get_num_trainable_parameters(self) -> int:
         """The number of weights that training changes."""
-        return sum(parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad)
+        trainable = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        return sum(int(getattr(parameter, "ds_numel", parameter.numel())) for parameter in trainable)  # DeepSpeed's
 
     def get_optimizer_group(self, param: str | nn.Parameter | None = None) -> Any:
         """The parameter group that holds `param`, given itself or by name; all groups without one."""

@@ -13,11 +13,13 @@ from torch.optim.lr_scheduler import LambdaLR
 from kunren.base.state import TrainerState
 from kunren.checkpoint import parts
 from kunren.checkpoint.formats.plain_values import plain
-from kunren.checkpoint.layout import OPTIMIZER_NAME, OPTIMIZER_NAME_BIN, TRAINING_ARGS_NAME
+from kunren.checkpoint.layout import OPTIMIZER_NAME, OPTIMIZER_NAME_BIN, SCHEDULER_NAME, TRAINING_ARGS_NAME
 from kunren.data.batching.ranks import rows_together
 from kunren.plan import Cursor
 
 logger = logging.getLogger(__name__)
+
+_SAVED_WITH_AN_OPTIMIZER = (OPTIMIZER_NAME, OPTIMIZER_NAME_BIN, SCHEDULER_NAME)
 
 
 def read_cursor(
@@ -57,7 +59,7 @@ def check_arguments(trainer: Any, checkpoint: Path, cursor: Cursor) -> None:
         parts.load_training_args(checkpoint),
         plain(trainer.args.to_dict(), TRAINING_ARGS_NAME, unknown=repr),
         mid_epoch=cursor.batches_done + cursor.rows_before > 0 and not cursor.epoch_ended,
-        has_optimizer=any((checkpoint / name).is_file() for name in (OPTIMIZER_NAME, OPTIMIZER_NAME_BIN)),
+        has_optimizer=any((checkpoint / name).is_file() for name in _SAVED_WITH_AN_OPTIMIZER),
         own_optimizer=not trainer._made_optimizer,
         own_schedule=not trainer._made_scheduler,
     )

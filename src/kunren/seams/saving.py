@@ -14,7 +14,7 @@ from torch import nn
 from kunren.callbacks.states import collect_states, restore_states
 from kunren.checkpoint import parts
 from kunren.checkpoint.best import evaluations, ranked
-from kunren.checkpoint.disk import check_room, estimate_bytes
+from kunren.checkpoint.disk import check_room
 from kunren.checkpoint.layout import checkpoint_path, list_checkpoints, step_of
 from kunren.checkpoint.parts import Part
 from kunren.checkpoint.rotation import rotate
@@ -142,7 +142,7 @@ class SavingSeams(Seams):
         """Whether the disk can take another checkpoint; if not, this save is left out, and the next one tries again."""
         last = checkpoint_path(folder, self._saved_steps[-1]) if self._saved_steps else None
         optimizer = None if self.args.save_only_model else self.optimizer
-        problem = check_room(folder, estimate_bytes(self.model, optimizer, last))
+        problem = check_room(folder, self.storage.estimate_bytes(self.model, optimizer, last))
         if problem is not None:
             logger.error("The checkpoint of step %d is not saved: %s", self.state.global_step, problem)
         return problem is None

@@ -22,7 +22,7 @@ from kunren.arguments import TrainingArguments
 from kunren.arguments.later import refuse_what_comes_later
 from kunren.base.names import did_you_mean
 from kunren.data.loaders import has_length
-from kunren.data.wrappers.mixture import check_mixture, refuse_several_sets
+from kunren.data.wrappers.mixture import check_mixture
 from kunren.metrics.metric_object import is_metric_object
 from kunren.optim.groups.divide import refuse_given_optimizer
 from kunren.optim.schedule import check_options
@@ -184,8 +184,6 @@ def check_training(trainer: Any) -> None:
     if trainer.train_dataset is None and not name_is_overridden(trainer, DataSeams, "get_train_dataloader"):
         raise ValueError("Training needs data: pass train_dataset to the Trainer.")
     check_mixture(trainer.train_dataset, trainer.args)
-    if isinstance(trainer.train_dataset, Mapping):
-        refuse_several_sets(trainer.engine.world_size)
     if not isinstance(trainer.train_dataset, Mapping):
         _check_kind(trainer.train_dataset)
     for name, dataset in _data_sets(trainer):

@@ -133,10 +133,11 @@ def test_fsdp_off_in_every_form(fsdp: Any) -> None:
 
 
 def test_fsdp_and_sharded_ddp_of_old() -> None:
-    args, _ = build(sharded_ddp="zero_dp_3 offload", fsdp_transformer_layer_cls_to_wrap="Block", fsdp_min_num_params=5)
+    args, _ = build(sharded_ddp="zero_dp_3 offload", fsdp_transformer_layer_cls_to_wrap="Block")
     assert args.fsdp is True
     expected = {"reshard_after_forward": True, "cpu_offload": True, "transformer_layer_cls_to_wrap": ["Block"]}
     assert expected.items() <= args.fsdp_config.items()
+    args, _ = build(sharded_ddp="zero_dp_3", fsdp_min_num_params=5)
     assert args.fsdp_config["min_num_params"] == 5
 
 

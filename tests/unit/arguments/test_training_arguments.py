@@ -25,7 +25,7 @@ DEVIATING_DEFAULTS = {"logging_nan_inf_filter": False, "restore_callback_states_
 ADDED = {
     "async_save", "bad_sample_limit", "bad_sample_policy", "batching", "chunked_loss", "layer_decay", "max_minutes",
     "metrics", "mixture_weights", "nonfinite", "nonfinite_limit", "parameter_groups", "peak_tflops", "profile_steps",
-    "run_report", "save_best_limit", "save_minutes", "token_budget",
+    "run_report", "save_best_limit", "save_minutes", "token_budget", "watchdog_minutes",
 }  # fmt: skip
 DEVIATING_VALUES = {*DEVIATING_DEFAULTS, "dataloader_pin_memory", "accelerator_config", "hub_token"}
 # Noted before any test runs: the parser of transformers writes into the fields that it reads.

@@ -293,3 +293,19 @@ def test_help_does_not_load_torch() -> None:
         "assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
     )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60).returncode == 0
+
+
+def test_what_cannot_be_merged_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint = saved(tmp_path, 3)
+    refused = {
+        checkpoint: "cannot be merged: its weights are whole already.",
+        tmp_path: "is a folder of checkpoints: name one of them to merge.",
+        tmp_path / "absent": "does not exist.",
+    }
+    for path, reason in refused.items():
+        assert main(["checkpoint", "merge", str(path)]) == 2
+        assert capsys.readouterr().err.endswith(f"{path} {reason}\n")
+    (checkpoint / "model.safetensors").unlink()
+    assert main(["checkpoint", "merge", str(checkpoint)]) == 2
+    assert "is damaged and cannot be merged: model.safetensors is missing" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-3"]

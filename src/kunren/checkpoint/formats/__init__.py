@@ -7,4 +7,7 @@ SAFE_WEIGHTS_NAME = "model.safetensors"
 SAFE_WEIGHTS_INDEX_NAME = "model.safetensors.index.json"
 ADAPTER_WEIGHTS_NAME = "adapter_model.bin"
 ADAPTER_SAFE_WEIGHTS_NAME = "adapter_model.safetensors"
+SHARDED_WEIGHTS_NAME = "pytorch_model_fsdp_0"  # folders, of torch.distributed.checkpoint
+SHARDED_OPTIMIZER_NAME = "optimizer_0"
+SHARDED_CONTENTS_NAME = ".metadata"  # in them
 EXTRA_STATE_NAME = "extra_state.pt"

@@ -51,20 +51,25 @@ def load(model: nn.Module, folder: Path) -> LoadedKeys:
 def _load_injected_adapter(model: nn.Module, adapter: str, folder: Path) -> LoadedKeys:
     """For a transformers model that was given adapters by `add_adapter`: its `load_adapter` only adds new ones."""
     own = {name: value for name, value in model.state_dict().items() if f".{adapter}." in f"{name}."}
-    by_saved_name = {_saved_adapter_name(name, adapter): name for name in own}
-    saved = {name.removeprefix("base_model.model."): value for name, value in _read(folder).items()}
+    by_saved_name = {saved_name(name, adapter): name for name in own}
+    saved = {without_prefix(name): value for name, value in read(folder).items()}
     values = {by_saved_name[name]: value for name, value in saved.items() if name in by_saved_name}
     fill(model, own, values, folder)
     unexpected = [name for name in saved if name not in by_saved_name]
     return LoadedKeys([name for name in own if name not in values], unexpected)
 
 
-def _saved_adapter_name(name: str, adapter: str) -> str:
+def without_prefix(name: str) -> str:
+    """A name as it would be without PEFT's model around the model."""
+    return name.removeprefix("base_model.model.")
+
+
+def saved_name(name: str, adapter: str) -> str:
     """`query.lora_A.default.weight` is stored as `query.lora_A.weight`; `modules_to_save.default` goes altogether."""
     return f"{name}.".replace(f".modules_to_save.{adapter}.", ".").replace(f".{adapter}.", ".").removesuffix(".")
 
 
-def _read(folder: Path) -> dict[str, Any]:
+def read(folder: Path) -> dict[str, Any]:
     """The tensors of one adapter's file, under the names that PEFT gives them on disk."""
     safe = folder / ADAPTER_SAFE_WEIGHTS_NAME
     return read_file(safe if safe.is_file() else folder / ADAPTER_WEIGHTS_NAME)

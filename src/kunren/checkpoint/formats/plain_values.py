@@ -19,9 +19,11 @@ def plain(value: Any, where: str, unknown: Callable[[Any], Any] | None = None) -
 
     What has no plain form goes through `unknown`; without it, it is kept and reported: it would not be read back.
     """
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu() if value.device.type == "xla" else value
     if (
         value is None
-        or isinstance(value, (torch.Tensor, torch.dtype, torch.device))
+        or isinstance(value, (torch.dtype, torch.device))
         or type(value) in (bool, int, float, complex, str, bytes)
     ):
         return value

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +13,51 @@ from torch import nn
 from kunren.base.random_state import preserved
 from kunren.checkpoint import sink
 from kunren.checkpoint.formats import CONFIG_NAME
+from kunren.checkpoint.formats.xla_tensors import own_if_on_xla
 from kunren.checkpoint.weight_files import storable
 from kunren.model.pretrained_weights import handing_over_tensors, without_bars
+
+_WRAPPED = "_fsdp_wrapped_module"
 
 
 def save(model: nn.Module, folder: Path, state_dict: Mapping[str, Any] | None) -> None:
     """Let the model write itself, with its tensors going where those of the checkpoint go; no tensors: its config."""
-    if state_dict is not None and not state_dict:
+    with _undivided(model):
+        if state_dict is None or state_dict:
+            with handing_over_tensors(sink.current().put_tensors):
+                _save(model, folder, state_dict)
+            return
         for name in ("config", "generation_config"):
             config: Any = getattr(model, name, None)
             if hasattr(config, "save_pretrained"):
+                if name == "config":  # FSDP 2 has made a class of its own
+                    config.architectures = [type(model).__name__.removeprefix("FSDP")]
                 config.save_pretrained(folder)
-        return
-    with handing_over_tensors(sink.current().put_tensors):
-        _save(model, folder, state_dict)
+
+
+@contextmanager
+def _undivided(model: nn.Module) -> Iterator[None]:
+    """Inside, a model is as it would be in one process, which it is saved by and may be loaded in.
+
+    FSDP 1 has a module around each layer, and so other names: PEFT would find none of its weights by them. A model that
+    transformers has divided would gather its weights, which the others know nothing of.
+    """
+    wrappers = [
+        (parent, name, child)
+        for parent in model.modules()
+        for name, child in parent._modules.items()
+        if child is not None and _WRAPPED in child._modules
+    ]
+    config = vars(model.config) if hasattr(model, "config") and hasattr(model.config, "__dict__") else {}
+    division = {name: config.pop(name) for name in ("distributed_config",) if name in config}
+    for parent, name, child in wrappers:
+        parent._modules[name] = child._modules[_WRAPPED]
+    try:
+        yield
+    finally:
+        config.update(division)
+        for parent, name, child in wrappers:
+            parent._modules[name] = child
 
 
 def _save(model: nn.Module, folder: Path, state_dict: Mapping[str, Any] | None) -> None:
@@ -33,11 +65,12 @@ def _save(model: nn.Module, folder: Path, state_dict: Mapping[str, Any] | None) 
     if state_dict is not None:
         write(folder, state_dict=dict(state_dict))
         return
+    own = own_if_on_xla(model)
     try:
-        write(folder)
+        write(folder, **own)
     except RuntimeError:
         # transformers refuses ties that the model's class does not declare: those it is given as separate tensors.
-        state = model.state_dict()
+        state = own.get("state_dict") or model.state_dict()
         aliases = storable(state).aliases
         if not aliases:
             raise

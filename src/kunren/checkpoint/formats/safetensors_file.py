@@ -56,6 +56,13 @@ def read(path: Path) -> dict[str, Any]:
     return {**state, **{name: state[stored] for name, stored in aliases.items()}}
 
 
+def number_of_tensors(path: Path) -> int:
+    import safetensors
+
+    with safetensors.safe_open(path, framework="np") as file:
+        return len(file.keys())
+
+
 def is_cut_short(path: Path) -> bool:
     """Whether the file ends before it should; its header tells."""
     import safetensors

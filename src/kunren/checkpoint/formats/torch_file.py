@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
@@ -16,15 +16,23 @@ def save(value: Any, path: Path) -> None:
         torch.save(value, file)
 
 
-def load_plain(path: Path) -> Any:
-    """`torch.load` of tensors and plain values only, on the CPU; a ValueError where the file wants more than that."""
+def load_plain(path: Path | IO[bytes], name: str | None = None, mapped: bool = False) -> Any:
+    """`torch.load` of tensors and plain values only, on the CPU; a ValueError where the file wants more than that.
+
+    `name` is that of an open file, for the error. `mapped`: tensors are read from the disk when they are looked at.
+    """
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+        except RuntimeError:
+            if not mapped:
+                raise
+            return torch.load(path, map_location="cpu", weights_only=True)  # the format before torch 1.6
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(
-            f"{path} cannot be read: {reason} Only tensors and plain values are loaded, because anything else in such "
-            "a file can run code."
+            f"{name or path} cannot be read: {reason} Only tensors and plain values are loaded, because anything else "
+            "in such a file can run code."
         ) from error
 
 

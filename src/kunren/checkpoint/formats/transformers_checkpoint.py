@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from kunren.base.registry import resolve
 from kunren.base.strict_json import read_json
 from kunren.checkpoint.formats import (
     ADAPTER_SAFE_WEIGHTS_NAME,
     SAFE_WEIGHTS_INDEX_NAME,
     SAFE_WEIGHTS_NAME,
+    SHARDED_OPTIMIZER_NAME,
+    SHARDED_WEIGHTS_NAME,
     WEIGHTS_INDEX_NAME,
     WEIGHTS_NAME,
     safetensors_file,
@@ -41,6 +44,9 @@ def problems(folder: Path, state_name: str) -> list[str]:
     for index in (SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_INDEX_NAME):
         if (folder / index).exists():
             found += missing(folder / index)
+    for name in (SHARDED_WEIGHTS_NAME, SHARDED_OPTIMIZER_NAME):
+        if (folder / name).is_dir():
+            found += resolve("kunren.checkpoint.formats.distributed_checkpoint:problems")(folder / name)
     return found + [f"{path.name} was cut short" for path in sorted(folder.iterdir()) if _is_cut_short(path)]
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, final
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler, SequentialSampler, get_worker_info
 
 from kunren.arguments.parallelism import parallelism_of
-from kunren.base.random_state import mix, position_seed, seed_for_data
+from kunren.base.random_state import mix, position_seed, preserved, seed_for_data
 
 logger = logging.getLogger(__name__)
 
@@ -100,11 +101,17 @@ class RankBatches(BatchSampler):
 
     def after(self, rows: int) -> Iterator[list[Any]]:
         """The batches of the rows after the first `rows` of all processes."""
+        return (self.part(together, self.rank) for together in self.together(rows))
+
+    def together(self, rows: int) -> Iterator[list[Any]]:
+        """What all processes have at once."""
         indices, size = itertools.islice(self.sampler, rows, None), self.batch_size * self.ranks
         while together := list(itertools.islice(indices, size)):
             if len(together) == size or not self.drop_last:
-                own = part_of(together, self.batch_size, self.ranks, self.rank)
-                yield list(own) or SpareRows(together[:1])
+                yield together
+
+    def part(self, together: list[Any], rank: int) -> list[Any]:
+        return list(part_of(together, self.batch_size, self.ranks, rank)) or SpareRows(together[:1])
 
     def __len__(self) -> int:
         return _batches_of(len(self.sampler), self.batch_size, self.ranks, self.drop_last)  # type: ignore[arg-type]
@@ -116,13 +123,47 @@ class RankBatches(BatchSampler):
         return not self.drop_last and left > 0 and not part_of(range(left), self.batch_size, self.ranks, self.rank)
 
 
+@final
+class EveryonesBatches(BatchSampler):
+    """The batches of all processes, those of one moment in their order: for one process that reads them for all.
+
+    `of_ranks`: a batch sampler for each, or one that divides what all have at once.
+    """
+
+    def __init__(self, of_ranks: Sequence[Any], ranks: int) -> None:
+        one = of_ranks[0]
+        self.of_ranks, self.ranks = of_ranks, ranks
+        self.sampler = one.sampler if type(one) in (BatchSampler, RankBatches) else one
+        self.batch_size, self.drop_last = getattr(one, "batch_size", 0), getattr(one, "drop_last", False)
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        if isinstance(self.of_ranks[0], RankBatches):
+            return self.after(0)
+        return itertools.chain.from_iterable(zip(*self.of_ranks, strict=True))
+
+    def after(self, rows: int) -> Iterator[list[Any]]:
+        divides: RankBatches = self.of_ranks[0]
+        return (divides.part(now, rank) for now in divides.together(rows) for rank in range(self.ranks))
+
+    def __len__(self) -> int:
+        return self.ranks * len(self.of_ranks[0])
+
+    def set_epoch(self, epoch: int) -> None:
+        for batches in self.of_ranks:
+            for part in (batches, getattr(batches, "sampler", None)):
+                if callable(setter := getattr(part, "set_epoch", None)):
+                    setter(epoch)
+
+
 # Batch samplers that batch the rows of a sampler as they come.
-PLAIN_BATCHES: Final = (BatchSampler, RankBatches)
+PLAIN_BATCHES: Final = (BatchSampler, RankBatches, EveryonesBatches)
 
 
 def batches_after(sampler: Any, rows: int, ranks: int) -> Iterator[list[Any]]:
     """The batches of a pass whose first rows, of all processes, have been read in batches of another size."""
-    if isinstance(sampler, RankBatches):
+    if isinstance(sampler, RankBatches) or (
+        isinstance(sampler, EveryonesBatches) and isinstance(sampler.of_ranks[0], RankBatches)
+    ):
         return sampler.after(rows)
     if type(sampler) is not BatchSampler or ranks > 1:
         raise ValueError(
@@ -138,11 +179,13 @@ def _batched(indices: Iterator[Any], size: int, drop_last: bool) -> Iterator[lis
             yield batch
 
 
-def telling_spares(batches: Iterator[Any], reader: Any) -> Iterator[Any]:
-    """The batches; `reader.spare` is the one that was given last, if no row of it is this process's."""
+def telling_spares(batches: Iterator[Any], spares: deque[Any]) -> Iterator[Any]:
+    """The batches; in `spares` are those, of the last ones, of which no row is this process's."""
+    spares.clear()
     for batch in batches:
-        reader.spare = batch.batch if type(batch) is Spare else None
-        yield batch if reader.spare is None else reader.spare
+        if type(batch) is Spare:
+            spares.append(batch.batch)
+        yield batch.batch if type(batch) is Spare else batch
 
 
 def warn_if_undivided(loader: Any) -> None:
@@ -174,11 +217,17 @@ class RankRows(IterableDataset[Any]):
         self.ranks, self.rank = ranks, rank
 
     def __iter__(self) -> Iterator[Any]:
+        return itertools.chain.from_iterable(self.part(together, self.rank) for together in self.together())
+
+    def together(self) -> Iterator[list[Any]]:
+        """What all processes have at once."""
         rows, size = iter(self.stream), self.batch_size * self.ranks
         while together := list(itertools.islice(rows, size)):
             if len(together) == size or not self.drop_last:
-                own = part_of(together, self.batch_size, self.ranks, self.rank)
-                yield from own or [_SpareRow(together[0])]
+                yield together
+
+    def part(self, together: list[Any], rank: int) -> list[Any]:
+        return list(part_of(together, self.batch_size, self.ranks, rank)) or [_SpareRow(together[0])]
 
     def __len__(self) -> int:
         full, left = divmod(len(self.stream), self.batch_size * self.ranks)
@@ -205,14 +254,21 @@ class RankCollator:
 
     def __init__(self, collate: Callable[[list[Any]], Any], rank: int) -> None:
         self.collate, self.rank = collate, rank
+        self.done = 0  # batches of one worker
 
     def __call__(self, rows: list[Any]) -> Any:
-        seed = position_seed()
-        if self.rank and seed is not None:  # the stream itself has to draw the same in all processes
-            seed_for_data(mix(seed, self.rank))
-        if type(rows[0]) is _SpareRow:
-            return Spare(self.collate([rows[0].row]))
-        return self.collate(rows)
+        worker, seed = get_worker_info(), position_seed()
+        if worker is None:  # the next batch begins with numbers of its own
+            if self.rank and seed is not None:
+                seed_for_data(mix(seed, self.rank))
+            return self._collated(rows)
+        self.done += 1
+        with preserved():  # the stream goes on as in the other processes, which have collated other rows
+            seed_for_data(mix(worker.seed, self.done, self.rank))
+            return self._collated(rows)
+
+    def _collated(self, rows: list[Any]) -> Any:
+        return Spare(self.collate([rows[0].row])) if type(rows[0]) is _SpareRow else self.collate(rows)
 
 
 def divided(

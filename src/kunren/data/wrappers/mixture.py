@@ -1,7 +1,9 @@
 """Several training sets at once: each batch comes from one of them, and the order is a function of seed and epoch.
 
 So the sets may have different columns, a batch's loss is the loss of one set, and a window of several batches mixes
-them. Let set i have k_i batches. Without weights an epoch is every row once: k_i batches of each. With weights it has
+them. What several processes do at once is one batch, of one set, and each has its part.
+
+Let set i have k_i batches. Without weights an epoch is every row once: k_i batches of each. With weights it has
 sum(k_i) batches too, of which set i gives the share w_i / sum(w); what rounding leaves over is owed to the next epochs.
 A set goes on where it stopped, through its own passes, each in an order of its own: a small one comes round several
 times, and of a large one no row comes again before all others have come.
@@ -98,7 +100,10 @@ class MixtureFetch:
 
 @final
 class MixtureBatches(EpochBatches):
-    """Batches of one source each. `orders` gives the rows of each source in the order of a pass, or their batches."""
+    """Batches of one source each. `orders` gives the rows of each source in the order of a pass, or their batches.
+
+    With several processes this is the part of process `rank`, and `batch_size` that of one process.
+    """
 
     def __init__(
         self,
@@ -108,10 +113,13 @@ class MixtureBatches(EpochBatches):
         seed: int,
         weights: Mapping[str, float] | None = None,
         drop_last: bool = False,
+        ranks: int = 1,
+        rank: int = 0,
     ) -> None:
         super().__init__(seed)
         self.names, self._starts = mixture.names, mixture.starts
         self.orders, self.batch_size, self.drop_last = orders, batch_size, drop_last
+        self.ranks, self.rank = ranks, rank
         for place, order in enumerate(orders):
             if isinstance(order, EpochOrder):  # sources of one size are not to be in one order
                 order.seed = mix(order.seed, place)
@@ -125,14 +133,18 @@ class MixtureBatches(EpochBatches):
             name = self.names[self._batches_of_pass.index(0)]
             raise ValueError(
                 f"The training set {name!r} gives no batch: dataloader_drop_last=True dropped its only one, which has "
-                f"fewer rows than a batch ({batch_size})."
+                f"fewer rows than a batch ({batch_size * ranks})."
             )
 
     def _count_batches(self, order: Any) -> int:
         if isinstance(order, EpochBatches):
             return len(order)  # type: ignore[arg-type]
-        rows = len(order)
-        return rows // self.batch_size if self.drop_last else -(-rows // self.batch_size)
+        rows, size = len(order), self._rows_at_once(order)
+        return rows // size if self.drop_last else -(-rows // size)
+
+    def _rows_at_once(self, order: Any) -> int:
+        """How many rows of an order make a batch of all processes: those of this one, where it gives no others."""
+        return self.batch_size if hasattr(order, "ranks") else self.batch_size * self.ranks
 
     def __len__(self) -> int:
         return sum(self._batches_of_pass)
@@ -184,14 +196,19 @@ class MixtureBatches(EpochBatches):
         if isinstance(order, EpochBatches):
             yield from ([first + row for row in batch] for batch in order)
             return
-        rows = iter(order)
+        rows, size = iter(order), self._rows_at_once(order)
         if not isinstance(order, (EpochOrder, SequentialSampler)):
             with preserved():  # whatever it draws from, the order belongs to the pass
                 set_seed(mix(self.seed, source, number))
                 rows = iter(list(order))
-        while batch := [first + row for row in islice(rows, self.batch_size)]:
-            if len(batch) == self.batch_size or not self.drop_last:
-                yield batch
+        while batch := [first + row for row in islice(rows, size)]:
+            if len(batch) == size or not self.drop_last:
+                yield batch if size == self.batch_size else self._own_part(batch)
+
+    def _own_part(self, batch: list[int]) -> list[int]:
+        from kunren.data.batching.ranks import SpareRows, part_of
+
+        return list(part_of(batch, self.batch_size, self.ranks, self.rank)) or SpareRows(batch[:1])
 
 
 def mix_sets(
@@ -206,6 +223,8 @@ def mix_sets(
 
     `drop_unused(source, description)`: a `datasets.Dataset` without the columns that the model does not take.
     """
+    from kunren.data.batching.ranks import data_place, rows_of_rank
+
     check_mixture(sources, args)
     orders: list[Sampler[Any]] = []
     for name, source in sources.items():
@@ -221,29 +240,21 @@ def mix_sets(
             for name, source in sources.items()
         }
     )
-    return mixture, MixtureBatches(mixture, orders, batch_size, seed, args.mixture_weights, args.dataloader_drop_last)
+    weights, own = args.mixture_weights, rows_of_rank(args, batch_size)
+    return mixture, MixtureBatches(mixture, orders, own, seed, weights, args.dataloader_drop_last, *data_place(args))
 
 
-def follow_sources(run: Any, counted: Callable[[Any], Any]) -> None:
+def follow_sources(run: Any, counted: Callable[[Any], Any], scale: Any) -> None:
     """Let the meter of a run of several training sets keep the loss of each; of any other run nothing changes.
 
-    `counted(batch)`: the labels that enter its loss.
+    `counted(batch)`: the labels that enter its loss. `scale`: how losses are weighted, a `LossScale`.
     """
     sampler = getattr(run.reader.loader, "batch_sampler", None)
     if isinstance(sampler, MixtureBatches):
         from kunren.data.wrappers.source_losses import SourceLosses, SourcesOfWindows
 
         run.meter.by_source = SourceLosses(sampler.names, run.engine.device)
-        run.get_batches = SourcesOfWindows(run, sampler, run.meter.by_source, counted)
-
-
-def refuse_several_sets(ranks: int) -> None:
-    """ValueError for several training sets in several processes."""
-    if ranks > 1:
-        raise ValueError(
-            "train_dataset is a dict of several sets, which this version of kunren does not divide among "
-            f"{ranks} processes: concatenate them, or train in one process."
-        )
+        run.get_batches = SourcesOfWindows(run, sampler, run.meter.by_source, counted, scale.ranks)
 
 
 def check_mixture(sources: Any, args: Any) -> None:

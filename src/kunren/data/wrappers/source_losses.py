@@ -1,7 +1,8 @@
 """The loss of each of several training sets, added up on the device until a log is due.
 
 A micro-batch of c counted labels hands the meter its share of the window's loss, mean * c / N with N labels in the
-window. That times N is the sum of its label losses, so a source's mean is the sum of these over the sum of its c.
+window. That times N is the sum of its label losses, so a source's mean is the sum of these over the sum of its c. Of R
+processes whose gradients are averaged each hands R times its share.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ class SourceLosses:
         self._weights: list[Count] = [0.0 for _ in self.names]
         self._expected: Iterator[tuple[int | None, Count, Count]] = iter(())
 
-    def expect(self, parts: Sequence[tuple[int | None, Count]], window: Count | None) -> None:
+    def expect(self, parts: Sequence[tuple[int | None, Count]], window: Count | None, ranks: int = 1) -> None:
         """What the next losses belong to: (source, counted labels) of each micro-batch, and the window's count.
 
-        `window` None: nobody counted, and all micro-batches weigh the same.
+        `window` None: nobody counted, and all micro-batches weigh the same. `ranks`: processes that are in the count.
         """
         if window is None:
             self._expected = iter([(source, 1.0, float(len(parts))) for source, _ in parts])
         else:
-            alone = len(parts) == 1  # its loss is the mean, whatever count it was handed
-            self._expected = iter([(source, count, count if alone else window) for source, count in parts])
+            alone = len(parts) == ranks == 1  # its loss is the mean, whatever count it was handed
+            self._expected = iter([(source, count, count if alone else window / ranks) for source, count in parts])
 
     def add(self, share: torch.Tensor) -> None:
         """Add the next micro-batch's share of its window's loss."""
@@ -82,9 +83,14 @@ class SourcesOfWindows:
     """
 
     def __init__(
-        self, run: Any, sampler: MixtureBatches, losses: SourceLosses, counted: Callable[[Any], Count]
+        self,
+        run: Any,
+        sampler: MixtureBatches,
+        losses: SourceLosses,
+        counted: Callable[[Any], Count],
+        ranks: int = 1,
     ) -> None:
-        self.run, self.sampler, self.losses, self.counted = run, sampler, losses, counted
+        self.run, self.sampler, self.losses, self.counted, self.ranks = run, sampler, losses, counted, ranks
         self.get_batches = run.get_batches
         self._sources: Iterator[int] = iter(())
         self._epoch: int | None = None
@@ -103,5 +109,6 @@ class SourcesOfWindows:
 
         window, num_items, is_empty = self.get_batches(noted(), number)
         source_of = {id(batch): source for source, batch in read}
-        self.losses.expect([(source_of.get(id(batch)), self.counted(batch)) for batch in window], num_items)
+        parts = [(source_of.get(id(batch)), self.counted(batch)) for batch in window]
+        self.losses.expect(parts, num_items, self.ranks)
         return window, num_items, is_empty

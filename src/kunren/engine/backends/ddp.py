@@ -9,7 +9,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from kunren.engine.backends.mesh import is_divided
 from kunren.engine.backends.processes import ProcessesBackend
+from kunren.engine.backends.window_exchange import WindowExchange
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
@@ -18,12 +20,21 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 class DdpBackend(ProcessesBackend):
     """Each has all of the model."""
 
+    window_exchange: WindowExchange | None = None  # of a model that has something to train
+
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> nn.Module:
+        if is_divided(model):
+            raise ValueError(
+                "The model's weights have been divided among the processes when it was loaded, and this run takes them "
+                "to be whole: set parallelism_config={'tp_size': ...} or fsdp=True as it was loaded, or load it whole."
+            )
         model = super().prepare(model, optimizer)
         if not any(parameter.requires_grad for parameter in model.parameters()):
             return model
         devices = None if self.device.type == "cpu" else [self.device]
-        return DistributedDataParallel(model, device_ids=devices, **_options(self._args, model))
+        wrapped = DistributedDataParallel(model, device_ids=devices, **_options(self._args, model))
+        self.window_exchange = WindowExchange(wrapped)
+        return wrapped
 
     def bare(self, model: nn.Module) -> nn.Module:
         return model.module if isinstance(model, DistributedDataParallel) else model

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor
 
 from kunren.arguments.parallelism import Parallelism, parallelism_of
-
-NAMES = ("dp_replicate", "dp_shard", "cp", "sp", "tp")
 
 
 def check_mesh(args: Any) -> Parallelism:
@@ -23,10 +23,20 @@ def check_mesh(args: Any) -> Parallelism:
     return sizes
 
 
-def mesh_of(sizes: Parallelism, device: torch.device, world_size: int) -> DeviceMesh:
-    """The mesh, without the dimensions of size 1; all processes in `dp_shard` where no size is given."""
-    if sizes.processes == 1:
-        return init_device_mesh(device.type, (world_size,), mesh_dim_names=("dp_shard",))
-    found = {name: getattr(sizes, f"{name}_size") for name in NAMES}
-    shape = {name: size for name, size in found.items() if size > 1}
+def mesh_to_shard_over(args: Any, device: torch.device) -> DeviceMesh:
+    """The mesh over which FSDP divides and repeats a model; all processes divide it where no size is given."""
+    sizes = check_mesh(args)
+    if sizes.on_one_batch > 1:
+        raise ValueError(
+            f"parallelism_config ({sizes}): matrix products are divided when the model is loaded, and FSDP has to "
+            "divide the same mesh. Load it with from_pretrained(..., distributed_config="
+            f"DistributedConfig(tp_plan='auto', tp_size={sizes.tp_size}, fsdp_size={sizes.dp_shard_size}))."
+        )
+    found = {name: getattr(sizes, f"{name}_size") for name in ("dp_replicate", "dp_shard")}
+    shape = {name: size for name, size in found.items() if size > 1} or {"dp_shard": args.world_size}
     return init_device_mesh(device.type, tuple(shape.values()), mesh_dim_names=tuple(shape))
+
+
+def is_divided(model: nn.Module) -> bool:
+    """Whether weights of a model lie in parts on several processes."""
+    return any(isinstance(parameter, DTensor) for parameter in model.parameters())

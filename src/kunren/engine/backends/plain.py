@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
@@ -15,6 +16,8 @@ from kunren.engine.backend import Backend
 from kunren.engine.backends.lean import lean_step, run_backward
 from kunren.engine.precision import allow_tf32, autocast_dtype
 
+logger = logging.getLogger(__name__)
+
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
@@ -25,6 +28,8 @@ class PlainBackend(Backend):
     world_size = 1
 
     def __init__(self, args: Any) -> None:
+        if args.fsdp and args.world_size == 1:
+            logger.info("fsdp=True divides a model among processes, and there is one: nothing is divided.")
         self.device = args.device
         self.autocast_dtype = autocast_dtype(args, self.device)
         half = self.autocast_dtype is torch.float16

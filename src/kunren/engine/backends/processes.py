@@ -24,6 +24,7 @@ from kunren.base.nested import map_tensors
 from kunren.base.random_state import mix, set_seed
 from kunren.data.batching.choose import order_by
 from kunren.data.batching.ranks import data_place
+from kunren.engine.backends.neighbours import FEW, Neighbours, meet
 from kunren.engine.backends.plain import PlainBackend
 
 _GOODBYE = timedelta(seconds=30)  # that a process waits at its end for the others to come to theirs
@@ -31,6 +32,10 @@ _GOODBYE = timedelta(seconds=30)  # that a process waits at its end for the othe
 
 class ProcessesBackend(PlainBackend):
     """One of several processes, each with a device of its own. Subclasses say what becomes of model and gradients."""
+
+    # Those begun in this process and the name of the last, for whoever asks where a run hangs.
+    exchanges = 0
+    last_exchange: str | None = None
 
     def __init__(self, args: Any) -> None:
         _check(args)
@@ -75,10 +80,28 @@ class ProcessesBackend(PlainBackend):
     def mean(self, value: torch.Tensor) -> torch.Tensor:
         return self.sum(value) / self.world_size
 
+    def _note(self, exchange: str) -> None:
+        self.exchanges += 1
+        self.last_exchange = exchange
+
     def sum(self, value: torch.Tensor) -> torch.Tensor:
+        self._note("sum")
         total = value.detach().clone()
-        dist.all_reduce(total, group=self._hosts if total.device.type == "cpu" else None)
+        if total.device.type != "cpu":
+            dist.all_reduce(total)
+        elif total.numel() <= FEW and total.dtype is not torch.bfloat16 and (near := self._neighbours()) is not None:
+            return near.sum(total)
+        else:
+            dist.all_reduce(total, group=self._hosts)
         return total
+
+    def _neighbours(self) -> Neighbours | None:
+        """Asked for by all together. They are of a process group, not of one backend: a script may train often."""
+        if _Meeting.group is not dist.group.WORLD:
+            _Meeting.group = dist.group.WORLD
+            timeout = self._args.ddp_timeout_delta
+            _Meeting.neighbours = meet(self.process_index, self.world_size, timeout, self.gather_objects)
+        return _Meeting.neighbours
 
     def gather(self, data: Any) -> Any:
         return map_tensors(self._gathered, data)
@@ -91,15 +114,25 @@ class ProcessesBackend(PlainBackend):
         most = max(shape[0] for shape in shapes)
         padded = torch.cat([rows, rows.new_zeros(most - len(rows), *rows.shape[1:])])
         parts = [torch.empty_like(padded) for _ in shapes]
+        self._note("gather")
         dist.all_gather(parts, padded, group=self._hosts if rows.device.type == "cpu" else None)
         return torch.cat([part[: shape[0]] for part, shape in zip(parts, shapes, strict=True)])
 
     def gather_objects(self, value: Any) -> list[Any]:
+        self._note("gather_objects")
         found: list[Any] = [None] * self.world_size
         dist.all_gather_object(found, value, group=self._hosts)
         return found
 
+    def deal(self, values: list[Any] | None) -> Any:
+        """One of the first process's values for each; anything that can be pickled."""
+        self._note("deal")
+        found = [None]
+        dist.scatter_object_list(found, values, src=0, group=self._hosts)
+        return found[0]
+
     def barrier(self) -> None:
+        self._note("barrier")
         dist.barrier(group=self._hosts)
 
     def abandon(self) -> None:
@@ -128,6 +161,14 @@ class Beside:
         found: list[Any] = [None] * self.world_size
         dist.all_gather_object(found, value, group=self.group)
         return found
+
+    def beside(self) -> Beside:
+        return self
+
+
+class _Meeting:
+    group: Any = None
+    neighbours: Neighbours | None = None
 
 
 class _Ending:
@@ -171,12 +212,13 @@ def _check(args: Any) -> None:
             f"WORLD_SIZE={args.world_size} processes are to train, and MASTER_ADDR does not say where they meet: "
             "start the script with torchrun, which sets both."
         )
-    spread = args.accelerator_config
-    if getattr(spread, "dispatch_batches", None):
+    on_machine = os.environ.get("LOCAL_WORLD_SIZE", "")
+    if args.save_on_each_node and on_machine.isdigit() and int(on_machine) < args.world_size:
         raise ValueError(
-            "accelerator_config: dispatch_batches=True lets one process read the data for all; here each reads its own "
-            "part, of streams as well. Leave it unset."
+            "save_on_each_node=True saves a copy on each machine; here a checkpoint is one folder, to which the processes "
+            "of all machines add their parts: give an output_dir that all of them see, and leave it False."
         )
+    spread = args.accelerator_config
     if getattr(spread, "split_batches", False):
         if order_by(args) in ORDERS_BY_LENGTH:
             raise ValueError(

@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from kunren.engine.backends.mesh import check_mesh
+from kunren.engine.backends.mesh import check_mesh, is_divided
 from kunren.engine.backends.processes import ProcessesBackend
 
 
@@ -30,7 +30,7 @@ class TensorParallelBackend(ProcessesBackend):
         if sizes.tp_size < self.world_size:
             raise ValueError(
                 f"parallelism_config ({sizes}) repeats a model that is divided by tp_size={sizes.tp_size}: set "
-                f"fsdp=True with dp_shard_size={self.world_size // sizes.tp_size}, which also divides it among the others."
+                f"fsdp=True with dp_shard_size={self.world_size // sizes.tp_size}, which divides it further."
             )
 
     def place(self, model: nn.Module) -> None:
@@ -59,11 +59,6 @@ class TensorParallelBackend(ProcessesBackend):
             factor = (norm + 1e-6).reciprocal().mul(max_norm).clamp(max=1.0)
             torch._foreach_mul_([local(gradient) for gradient in gradients], factor)
         return norm
-
-
-def is_divided(model: nn.Module) -> bool:
-    """Whether weights of a model lie in parts on several processes."""
-    return any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:

@@ -17,3 +17,13 @@ def guard_for(args: Any, logging_steps: int) -> NonFiniteGuard | None:
     from kunren.loop.guards.non_finite import NonFiniteGuard
 
     return NonFiniteGuard(args.nonfinite, args.nonfinite_limit, max(1, logging_steps))
+
+
+def start_watchdog(trainer: Any) -> None:
+    """Watch for hangs until the training ends, where the arguments ask for it."""
+    if trainer.args.watchdog_minutes is None:
+        return
+
+    from kunren.loop.guards.watchdog import Watchdog
+
+    trainer._undo.append(Watchdog(trainer, trainer.args.watchdog_minutes).start())

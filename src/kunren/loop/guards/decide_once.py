@@ -1,4 +1,4 @@
-"""A decision that several processes must not take each for itself: the first one's counts, and an error is everybody's."""
+"""A decision that several processes must not take each for itself: the first one's counts, an error is everybody's."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def decided_once(engine: Any, act: Callable[[], Found]) -> Found:
     answers = engine.gather_objects((found, None if own is None else _portable(own)))
     if own is not None:
         raise own
-    for _, error in answers:
-        if error is not None:
-            raise error
+    for _, of_another in answers:
+        if of_another is not None:
+            raise of_another
     decision: Found = answers[0][0]
     return decision
 
 
 def _portable(error: Exception) -> Exception:
-    """The error as another process can be told it: an exception with a constructor of its own may not survive the way."""
+    """The error as others can be told it: an exception with a constructor of its own may not survive the way."""
     is_builtin = type(error).__module__ == "builtins"
     return error if is_builtin else RuntimeError(f"{type(error).__name__} in another process: {error}")

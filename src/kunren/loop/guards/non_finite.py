@@ -227,13 +227,20 @@ def describe(run: Any, do: Any, window: Any) -> str:
     named = ", ".join(map(str, rows[:_ROWS_NAMED])) + (", ..." if len(rows) > _ROWS_NAMED else "")
     where = f"batches {first + 1} to {window.batches_done}" if len(window.batches) > 1 else f"batch {first + 1}"
     where += f" of epoch {run.cursor.epoch + 1}" + (f", examples {named}" if rows else "")
-    for name, parameter in run.engine.bare(run.model).named_parameters():
-        if not bool(torch.isfinite(parameter).all()):
-            return f"The weight {name} was not finite before {where}."
+    parameters = run.engine.bare(run.model).named_parameters()
+    weights = [name for name, parameter in parameters if not bool(torch.isfinite(parameter).all())]
+    together = run.engine.spread_by is not None  # each forward pass takes all processes: none may know enough before
+    if together:
+        weights = sum(run.engine.gather_objects(weights), [])
+    if weights:
+        return f"The weight {weights[0]} was not finite before {where}."
+    found: str | None = None
     for batch in window.batches:
-        module = first_module_not_finite(run, do, batch)
-        if module is not None:
-            return f"It was in {where}: {module}."
+        if together or found is None:
+            module = first_module_not_finite(run, do, batch)
+            found = found or module
+    if found is not None:
+        return f"It was in {where}: {found}."
     return f"It was in {where}: every output of a module is finite, so it happens in the loss or in the backward pass."
 
 

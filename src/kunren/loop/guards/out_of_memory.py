@@ -7,14 +7,14 @@ are dropped, and the weights have not moved.
 
 from __future__ import annotations
 
-import gc
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
 
 from kunren.base.nested import batch_size_of
+from kunren.loop.guards.smaller_pieces import begin_again, explain, free_memory, is_out_of_memory, rows_in, split_rows
 from kunren.loop.reports import loss_alone
 from kunren.losses.counting import counted_labels
 
@@ -22,75 +22,36 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-# How torch's allocators say it where they have no exception of their own.
-_WORDS = ("out of memory", "can't allocate memory", "alloc_failed", "cudnn_status_not_supported")
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that the memory of the device, or of the host, is used up."""
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    text = str(error).lower()
-    return isinstance(error, RuntimeError) and any(words in text for words in _WORDS)
-
 
 def within_memory(run: Any, do: Any, window: Any, micro_steps: Callable[[Any, Any, Any], Result]) -> Result:
     """`micro_steps(run, do, window)`, again and again in smaller pieces, until it fits."""
+    if run.engine.world_size > 1:
+        from kunren.loop.guards.out_of_memory_of_all import within_memory_of_all
+
+        return within_memory_of_all(run, do, window, micro_steps)
     while True:
         try:
             return micro_steps(run, do, window)
         except (RuntimeError, MemoryError) as error:
-            rows = max(map(_rows_in, window.batches), default=1)
-            if not is_out_of_memory(error) or not _may_split(run):
+            rows = max(map(rows_in, window.batches), default=1)
+            # Where weights move in the backward pass, a part of them has moved already; what DeepSpeed has begun with
+            # gradients cannot be taken back.
+            kept = run.engine.spread_by is not None or getattr(run.optimizer, "updates_in_backward", False)
+            if not is_out_of_memory(error) or kept:
                 raise
             if rows <= run.pieces:
-                _explain(error, f"a micro-batch of one example ({rows} in the batch, {run.pieces} pieces)")
+                explain(error, rows, run.pieces)
                 raise
         # Only here is the traceback gone, and with it what the failed attempt holds on to.
         run.pieces *= 2
-        _begin_again(run, do, rows)
-
-
-def _may_split(run: Any) -> bool:
-    """Not where weights move in the backward pass: a part of them has moved already; nor where a part of the gradients
-    may have been exchanged with other processes."""
-    return not getattr(run.optimizer, "updates_in_backward", False) and run.engine.world_size == 1
-
-
-def _begin_again(run: Any, do: Any, rows: int) -> None:
-    run.engine.zero_gradients()
-    free_memory(run.engine.device)
-    run.fire("on_out_of_memory", rows=-(-rows // run.pieces), stage="training")
-    logger.warning(
-        "Out of memory at step %d with %d examples in a micro-batch: it is computed in %d pieces from here on. The "
-        "update stays the same. A smaller per_device_train_batch_size with more gradient_accumulation_steps saves the "
-        "failed attempt; activation_checkpointing=True saves memory.",
-        run.state.global_step + 1,
-        -(-rows // (run.pieces // 2)),
-        run.pieces,
-    )
-
-
-def free_memory(device: torch.device) -> None:
-    """Give back what nobody holds any more."""
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-
-
-def _explain(error: BaseException, smallest: str) -> None:
-    if hasattr(error, "add_note"):
-        error.add_note(
-            f"kunren: even {smallest} does not fit. Shorten the examples, set activation_checkpointing=True or "
-            "bf16=True, or take a smaller model."
-        )
+        begin_again(run, do, rows)
 
 
 class PiecesThatFit:
     """Evaluation's own: batches that are too large are predicted in pieces, each as a batch of its own."""
 
-    def __init__(self, device: torch.device, fire: Callable[..., None]) -> None:
-        self.device = device
+    def __init__(self, device: torch.device, fire: Callable[..., None], may_split: bool = True) -> None:
+        self.device, self.may_split = device, may_split
         self.rows: int | None = None  # in the largest piece to try
         self._fire = fire
 
@@ -104,7 +65,8 @@ class PiecesThatFit:
             try:
                 predict(batch, is_last)
             except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error) or rows == 1 or done() != before:
+                # Where each forward pass takes all processes, none can make more of them than the others.
+                if not is_out_of_memory(error) or rows == 1 or done() != before or not self.may_split:
                     raise
             else:
                 return
@@ -125,15 +87,17 @@ class PiecesThatFit:
 def training_step_in_pieces(do: Any, model: Any, batch: Any, num_items: Any, pieces: int) -> torch.Tensor:
     """`training_step` for each piece of a micro-batch; the sum of their shares of the loss."""
     parts = list(split_rows(batch, pieces))
-    before = do.current_gradient_accumulation_steps
+    before, is_awaited = do.current_gradient_accumulation_steps, do.engine.is_awaited
+    # A piece without labels is left out: its mean would be 0 / 0.
+    wanted = [(part, share) for part, share in zip(parts, _shares(do, parts), strict=True) if share > 0]
     losses = []
     try:
-        for part, share in zip(parts, _shares(do, parts), strict=True):
-            if share == 0:
-                continue  # a piece without labels: its mean would be 0 / 0
+        for index, (part, share) in enumerate(wanted, start=1):
             # What a loss is divided by that is not weighted by its labels, as that of an override.
             do.current_gradient_accumulation_steps = before / share
-            losses.append(loss_alone(do, do.training_step(model, part, num_items)))
+            # Gradients that other processes wait for are exchanged once, with those of the last piece.
+            with do.engine.accumulate(model, is_awaited and index == len(wanted)):
+                losses.append(loss_alone(do, do.training_step(model, part, num_items)))
             do.reports.end_micro_batch()
     finally:
         do.current_gradient_accumulation_steps = before
@@ -144,34 +108,3 @@ def _shares(do: Any, parts: list[Any]) -> list[float]:
     """The share of each piece in the labels of its batch."""
     counts = [float(counted_labels(part, do.shifts_labels, do.label_names, do.ignored_label)) for part in parts]
     return [count / sum(counts) for count in counts] if sum(counts) else [1 / len(parts)] * len(parts)
-
-
-def split_rows(batch: Any, pieces: int) -> Iterator[Any]:
-    """`batch` in pieces of nearly the same number of rows; what has no row for each example goes with each."""
-    from kunren.data.batching.packed import packed_part, packed_rows, without_packing
-
-    rows = _rows_in(batch)
-    pieces = min(pieces, rows)
-    bounds = [rows * index // pieces for index in range(pieces + 1)]
-    is_flat, batch = packed_rows(batch) is not None, without_packing(batch)
-    for start, end in zip(bounds[:-1], bounds[1:], strict=True):
-        yield packed_part(batch, start, end) if is_flat else _rows_of(batch, rows, slice(start, end))
-
-
-def _rows_in(batch: Any) -> int:
-    from kunren.data.batching.packed import packed_rows
-
-    return packed_rows(batch) or batch_size_of(batch) or 1
-
-
-def _rows_of(data: Any, rows: int, part: slice) -> Any:
-    if isinstance(data, torch.Tensor):
-        return data[part] if data.dim() > 0 and data.shape[0] == rows else data
-    if isinstance(data, Mapping):
-        return {key: _rows_of(value, rows, part) for key, value in data.items()}
-    if isinstance(data, (list, tuple)):
-        if len(data) == rows and not any(isinstance(item, torch.Tensor) and item.dim() > 0 for item in data):
-            return data[part]  # one entry for each example
-        items = [_rows_of(item, rows, part) for item in data]
-        return type(data)(*items) if hasattr(data, "_fields") else type(data)(items)
-    return data

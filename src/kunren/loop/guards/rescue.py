@@ -19,12 +19,17 @@ def rescue(run: Run | None, do: Any, error: BaseException) -> None:
     try:
         # Who stops it, with a second Ctrl-C or by leaving `steps()`, wants nothing of it.
         is_error = isinstance(error, (Exception, SystemExit))
-        if run is not None and run.engine.world_size > 1:
-            # The others wait for gradients, not for a checkpoint: they learn of it by the end of this process.
-            run.engine.abandon()
-            is_error = False
-        if is_error and run is not None and run.requests is not None and run.state.global_step > run.first_step:
-            _save(run, do)
+        if run is not None:
+            saves = is_error and run.requests is not None and run.state.global_step > run.first_step
+            if run.engine.world_size > 1:
+                # The others wait for gradients, not for a checkpoint: they learn of it by the end of this process.
+                run.engine.abandon()
+                if is_error and run.engine.spread_by is None:
+                    from kunren.loop.guards.rescue_of_several import rescue_of_several
+
+                    rescue_of_several(run, do, error, saves, _save)
+            elif saves:
+                _save(run, do)
     except Exception:
         logger.exception("The run ends with an error, and what it has trained could not be saved.")
     try:
@@ -46,7 +51,7 @@ def _save(run: Run, do: Any) -> None:
         return
     if run.stage == BETWEEN_STEPS:
         run.evaluation_due = run.evaluation_due or run.control.should_evaluate
-        if run.control.should_log and run.meter.has_news:
+        if run.control.should_log and run.meter.has_news and run.engine.world_size == 1:
             log(run, do)
     run.reader.forget_stream()  # it may have given the next batches already: the resumed run reads up to there again
     if not do.has_saved(step):

@@ -51,6 +51,13 @@ def window_of_all(trainer: Any, batches: list[Any]) -> tuple[list[Any], float]:
     total, without, *asked = trainer.engine.sum(told).tolist()
     if requests is not None:
         requests.obey_for_all(*(one > 0 for one in asked))
+    if 0 < without < trainer.engine.world_size:
+        logger.warning(
+            "The data of %d of %d processes has ended, and that of the others has not: the pass ends for all. A stream "
+            "has to give the same rows in all processes, which divide them.",
+            without,
+            trainer.engine.world_size,
+        )
     trainer._window_is_of_all, trainer.window_is_empty = True, total == 0
     return [] if without else batches, total if trainer.args.average_tokens_across_devices else float(count)
 
@@ -91,10 +98,11 @@ def meter_of_process(cursor: dict[str, Any], ranks: int, rank: int) -> dict[str,
         meter: dict[str, Any] = saved[rank]
         return meter
     mean = sum(_number(one["sum"]) for one in saved) / len(saved)
-    reports: dict[str, list[float]] = {}
+    sums: dict[str, dict[str, list[float]]] = {"reports": {}, "by_source": {}}
     for one in saved if rank == 0 else ():  # these are added up over the processes: one has them all
-        _add(reports, one.get("reports", {}))
-    return {**saved[0], "sum": mean, "reports": reports}
+        for name, total in sums.items():
+            _add(total, one.get(name, {}))
+    return {**saved[0], "sum": mean, **sums}
 
 
 def _add(total: dict[str, list[float]], sums: dict[str, list[float | None]]) -> None:

@@ -27,7 +27,8 @@ def adam_options(args: TrainingArguments) -> dict[str, Any]:
 
 def adamw_torch_fused(args: TrainingArguments, model: nn.Module | None) -> ClassAndArguments:
     optimizer_class, arguments = adamw_torch(args, model)
-    if _has_fused_adamw(torch.device(args.device).type):
+    kind = torch.device(args.device).type
+    if kind != "xla" and _has_fused_adamw(kind):  # XLA fuses whatever stands in one graph
         arguments["fused"] = True
     return optimizer_class, arguments
 

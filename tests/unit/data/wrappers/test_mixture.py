@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from parity.rows import Stream
 from torch.utils.data import RandomSampler, Sampler, SequentialSampler
 
+from kunren.data.batching.ranks import SpareRows
 from kunren.data.samplers import EpochBatches, EpochRandomSampler
 from kunren.data.wrappers.mixture import Mixture, MixtureBatches, check_mixture, mix_sets
 from kunren.data.wrappers.shares import whole
@@ -25,11 +26,13 @@ def batches_of(
     batch_size: int = 4,
     seed: int = 0,
     drop_last: bool = False,
+    ranks: int = 1,
+    rank: int = 0,
 ) -> MixtureBatches:
     mixture = Mixture({name: range(size) for name, size in zip(names, sizes, strict=False)})
     orders = [EpochRandomSampler(source, seed) for source in mixture.sources]
     given_weights = None if weights is None else dict(zip(names, weights, strict=False))
-    return MixtureBatches(mixture, orders, batch_size, seed, given_weights, drop_last)
+    return MixtureBatches(mixture, orders, batch_size, seed, given_weights, drop_last, ranks, rank)
 
 
 def epoch(batches: MixtureBatches, number: int) -> list[list[int]]:
@@ -47,6 +50,21 @@ def places(batches: MixtureBatches, mixture: Mixture, number: int) -> list[tuple
 
 
 sizes = st.lists(st.integers(1, 40), min_size=1, max_size=3)
+
+
+@given(sizes, st.integers(1, 5), st.integers(1, 4), st.booleans(), st.integers(0, 3))
+def test_processes_divide_the_batches_of_one(
+    rows: list[int], batch_size: int, ranks: int, drop_last: bool, number: int
+) -> None:
+    assume(not drop_last or min(rows) >= batch_size * ranks)
+    whole_batches = epoch(batches_of(rows, batch_size=batch_size * ranks, drop_last=drop_last), number)
+    parts = [
+        epoch(batches_of(rows, batch_size=batch_size, drop_last=drop_last, ranks=ranks, rank=rank), number)
+        for rank in range(ranks)
+    ]
+    together = [[row for own in step if type(own) is not SpareRows for row in own] for step in zip(*parts, strict=True)]
+    assert together == whole_batches
+    assert all(1 <= len(own) <= batch_size for part in parts for own in part)
 
 
 @given(sizes, st.integers(1, 7), st.integers(0, 3))
@@ -214,7 +232,14 @@ def test_sources_that_shuffle_by_epoch_are_told_of_it() -> None:
 
 
 def settings(**given_ones: Any) -> Any:
-    defaults = {"mixture_weights": None, "train_sampling_strategy": "random", "dataloader_drop_last": False}
+    defaults = {
+        "mixture_weights": None,
+        "train_sampling_strategy": "random",
+        "dataloader_drop_last": False,
+        "accelerator_config": None,
+        "world_size": 1,
+        "process_index": 0,
+    }
     return SimpleNamespace(**{**defaults, **given_ones})
 
 

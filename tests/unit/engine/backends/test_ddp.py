@@ -25,17 +25,18 @@ def arguments(**changes: Any) -> Any:
         "eval_batch_size": 8,
         "batching": "padded",
         "train_sampling_strategy": "random",
-        "accelerator_config": SimpleNamespace(split_batches=False, dispatch_batches=None),
+        "accelerator_config": SimpleNamespace(split_batches=False),
         "ddp_find_unused_parameters": None,
         "ddp_bucket_cap_mb": None,
         "ddp_broadcast_buffers": None,
         "ddp_static_graph": None,
+        "save_on_each_node": False,
     }
     return SimpleNamespace(**usual | changes)
 
 
 def spread(**changes: Any) -> Any:
-    return SimpleNamespace(**{"split_batches": False, "dispatch_batches": None} | changes)
+    return SimpleNamespace(**{"split_batches": False} | changes)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +44,6 @@ def spread(**changes: Any) -> Any:
     [
         ({"device": torch.device("cuda", 0), "ddp_backend": "gloo"}, "gloo.*use_cpu=True"),
         ({"ddp_backend": "nccl"}, "nccl.*CPU"),
-        ({"accelerator_config": spread(dispatch_batches=True)}, "dispatch_batches=True"),
         ({"accelerator_config": spread(split_batches=True), "train_batch_size": 7}, "7 does not divide.*multiple of 2"),
         ({"accelerator_config": spread(split_batches=True), "batching": "grouped"}, "split_batches=True.*grouped"),
     ],

@@ -172,8 +172,10 @@ def test_model_with_a_device_map_is_not_moved(tmp_path: Path) -> None:
     assert all(left is right for left, right in zip(before, model.parameters(), strict=True))
 
 
-def test_fsdp_has_nothing_to_divide_in_one_process(tmp_path: Path) -> None:
-    assert type(backend(tmp_path, fsdp=True)) is PlainBackend
+def test_fsdp_has_nothing_to_divide_in_one_process(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "kunren.engine"):
+        assert type(backend(tmp_path, fsdp=True)) is PlainBackend
+    assert "nothing is divided" in caplog.text
 
 
 def test_several_processes_without_a_meeting_place_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
