@@ -1,13 +1,13 @@
-"""DeepSpeed over real processes: the numbers of one process, its layout on disk, and what is refused."""
+"""DeepSpeed over real processes: the numbers of one process, its precision, and what is refused."""
 
 from __future__ import annotations
 
-import errno
 import importlib
 import importlib.util
 import json
 import os
-from collections.abc import Callable
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,89 +16,16 @@ import numpy
 import pytest
 import torch
 
-from distributed.ranks import ask_ranks, run_ranks
-from distributed.tasks_of_ranks import Noting, Rows, Stopping, Tagger, arguments, assert_same
+import kunren
+from distributed.ranks import run_ranks
+from distributed.tasks_of_deepspeed import ADAMW, STAGES, config_of, divided, divided_alone, each, whole_weights
+from distributed.tasks_of_ranks import Noting, Rows, Tagger, arguments, assert_same
 from kunren import Trainer, TrainerCallback
-from kunren.checkpoint.sink import Sink
 
 pytestmark = [
     pytest.mark.distributed,
     pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="deepspeed is not installed"),
 ]
-
-ADAMW = {
-    "optim": "adamw_torch",
-    "weight_decay": 0.1,
-    "learning_rate": 0.01,
-    "warmup_steps": 2,
-    "gradient_accumulation_steps": 2,
-    "max_grad_norm": 0.5,
-}
-STAGES = (1, 2, 3)
-
-
-def config_of(stage: int, **more: Any) -> dict[str, Any]:
-    section = {"stage": stage, **more.pop("zero", {})}
-    return {"zero_optimization": section, "train_batch_size": "auto", "gradient_clipping": "auto", **more}
-
-
-def divided(folder: Path, deepspeed: Any, **options: Any) -> dict[str, Any]:
-    """A run, what it leaves, and how much of it lies in this process."""
-    resume, evaluates = options.pop("resume", None), options.pop("evaluates", 0)
-    data, noting = Rows(options.pop("rows", 50), options.pop("ragged", True)), Noting()
-    callbacks = [Stopping(step)] if (step := options.pop("stop_at", None)) else []
-    if options.pop("empty_rank", False):
-        options["train_sampling_strategy"] = "sequential"
-        data.without_labels = {row for row in range(len(data)) if row % 8 >= 4 and row < 32}
-    trainer = Trainer(
-        Tagger(dropout=options.pop("dropout", 0.0)),
-        arguments(folder, deepspeed=deepspeed, **options),
-        train_dataset=data,
-        eval_dataset=Rows(evaluates) if evaluates else None,
-        callbacks=[noting, *callbacks],
-    )
-    output = trainer.train(resume_from_checkpoint=resume)
-    engine = trainer.engine
-    here = sum(getattr(weight, "ds_tensor", weight).numel() for weight in trainer.model.parameters())
-    result = {
-        "losses": [log["loss"] for log in noting.logs if "loss" in log],
-        "norms": [log["grad_norm"] for log in noting.logs if "grad_norm" in log],
-        "evaluations": [log["eval_loss"] for log in noting.logs if "eval_loss" in log],
-        "rates": [log["learning_rate"] for log in noting.logs if "learning_rate" in log],
-        "reported": [],
-        "weights": whole_weights(trainer),
-        "numbers_in_optimizer": numbers_in(engine.optimizer.state if deepspeed else trainer.optimizer.state),
-        "numbers_in_model": here,
-        "train_loss": output.training_loss,
-        "step": trainer.state.global_step,
-        "epoch": trainer.state.epoch,
-        "tokens": trainer.state.num_input_tokens_seen,
-        "flos": trainer.state.total_flos,
-        "best": trainer.state.best_model_checkpoint,
-    }
-    if evaluates:
-        result["predictions"] = trainer.predict(Rows(evaluates)).predictions
-    trainer.save_model(str(folder / "model"))
-    return result
-
-
-def whole_weights(trainer: Any) -> list[Any]:
-    weights = list(trainer.model.parameters())
-    if hasattr(weights[0], "ds_id"):
-        with importlib.import_module("deepspeed").zero.GatheredParameters(weights):
-            return [weight.detach().float().clone().numpy() for weight in weights]
-    return [weight.detach().float().clone().numpy() for weight in weights]
-
-
-def numbers_in(state: Any) -> int:
-    """In moments; counts of steps are single."""
-    values = [value for one in state.values() for value in one.values() if isinstance(value, torch.Tensor)]
-    return sum(value.numel() for value in values if value.numel() > 1)
-
-
-def each(tasks: list[Callable[[], Any]]) -> list[Any]:
-    """Several runs in the same processes: DeepSpeed takes seconds to import."""
-    return [task() for task in tasks]
 
 
 def refused(folder: Path, deepspeed: Any, **options: Any) -> str:
@@ -125,116 +52,6 @@ def test_two_processes_have_the_numbers_of_one_and_half_of_its_state(tmp_path: P
             assert several["numbers_in_optimizer"] == pytest.approx(one["numbers_in_optimizer"] / parts, abs=4)
             parts = 2 if stage == 3 else 1
             assert several["numbers_in_model"] == pytest.approx(one["numbers_in_model"] / parts, abs=4)
-
-
-def divided_alone(folder: Path, **options: Any) -> dict[str, Any]:
-    """In one process without DeepSpeed."""
-    result: dict[str, Any] = run_ranks(partial(divided, folder, None, **options), ranks=1)[0]
-    return result
-
-
-@pytest.mark.parametrize("stage", [0, *STAGES])
-def test_a_resumed_run_is_the_undisturbed_one_to_the_bit(tmp_path: Path, stage: int) -> None:
-    options = ADAMW | {"dropout": 0.2, "save_strategy": "steps", "save_steps": 3}
-    folder, config = tmp_path / "run", config_of(stage)
-    tasks = [
-        partial(divided, folder, config, **options),
-        partial(divided, tmp_path / "resumed", config, **options, resume=str(folder / "checkpoint-3")),
-    ]
-    for undisturbed, resumed in run_ranks(each, tasks):
-        assert resumed["losses"] == undisturbed["losses"][3:]
-        assert resumed["norms"] == undisturbed["norms"][3:]
-        for found, expected in zip(resumed["weights"], undisturbed["weights"], strict=True):
-            assert (found == expected).all()
-    names = {path.name for path in (folder / "checkpoint-6").iterdir()}
-    assert {"latest", "manifest.json", "rng_state_1.pth"} <= names
-    assert ("model.safetensors" in names) == (stage < 3)
-
-
-def tools_of_deepspeed(checkpoint: Path, merged: Path) -> tuple[Any, Any, Any]:
-    """The weights as its own tool makes them, as the merged file has them, and as `save_model` has written them."""
-    from safetensors.torch import load_file
-
-    from kunren.checkpoint.spread.deepspeed import merge_deepspeed
-
-    os.environ["DS_ACCELERATOR"] = "cpu"
-    tool = importlib.import_module("deepspeed.utils.zero_to_fp32")
-    merge_deepspeed(checkpoint, merged)
-    return (
-        {name: value.numpy() for name, value in tool.get_fp32_state_dict_from_zero_checkpoint(str(checkpoint)).items()},
-        {name: value.numpy() for name, value in load_file(merged / "model.safetensors").items()},
-        {name: value.numpy() for name, value in load_file(checkpoint.parent / "model" / "model.safetensors").items()},
-    )
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_another_number_of_processes_goes_on_and_its_tools_read_the_weights(tmp_path: Path, stage: int) -> None:
-    options = ADAMW | {"save_strategy": "steps", "save_steps": 2}
-    config = config_of(stage)
-    two = run_ranks(partial(divided, tmp_path / "two", config, **options))[0]
-    alone = partial(divided, tmp_path / "one", config, **options | {"per_device_train_batch_size": 8})
-    one = run_ranks(partial(alone, resume=str(tmp_path / "two" / "checkpoint-4")), ranks=1)[0]
-    again = partial(divided, tmp_path / "again", config, **options, resume=str(tmp_path / "one" / "checkpoint-6"))
-    for several, steps in ((one, 4), (run_ranks(again)[0], 6)):
-        numpy.testing.assert_allclose(several["losses"], two["losses"][steps:], rtol=1e-5)
-        assert several["rates"] == two["rates"][steps:]
-        for found, expected in zip(several["weights"], two["weights"], strict=True):
-            numpy.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-    assert not list(tmp_path.glob("*/.universal-*"))
-
-    by_tool, merged, saved = run_ranks(tools_of_deepspeed, tmp_path / "two" / "checkpoint-8", tmp_path / "m", ranks=1)[
-        0
-    ]
-    for name, value in saved.items():
-        assert (by_tool[name] == value).all()
-        assert (merged[name] == value).all()
-
-
-@pytest.mark.parametrize("stage", [2, 3])
-def test_the_best_checkpoint_is_loaded_at_the_end(tmp_path: Path, stage: int) -> None:
-    options = ADAMW | {
-        "learning_rate": 0.5,  # it gets worse again
-        "lr_scheduler_type": "constant",
-        "load_best_model_at_end": True,
-        "save_strategy": "steps",
-        "eval_strategy": "steps",
-        "save_steps": 2,
-        "eval_steps": 2,
-        "evaluates": 12,
-    }
-    tasks = [
-        partial(divided, tmp_path / "whole", config_of(stage), **options),
-        partial(divided, tmp_path / "weights", config_of(stage), **options, save_only_model=True),
-    ]
-    for run, name in zip(run_ranks(each, tasks)[0], ("whole", "weights"), strict=True):
-        best = Path(run["best"])
-        assert best.name == f"checkpoint-{2 * (1 + int(numpy.argmin(run['evaluations'])))}"
-        assert (best / "latest").is_file() == (name == "whole")
-        by_itself = Tagger()
-        by_itself.load_state_dict(saved_in(tmp_path / name / "model"))
-        loss = evaluated(tmp_path, by_itself, Rows(12))
-        assert loss == pytest.approx(min(run["evaluations"]), rel=1e-5)
-
-
-def saved_in(folder: Path) -> dict[str, torch.Tensor]:
-    from safetensors.torch import load_file
-
-    state: dict[str, torch.Tensor] = load_file(folder / "model.safetensors")
-    return state
-
-
-def evaluated(folder: Path, model: Any, rows: Any) -> float:
-    return float(Trainer(model, arguments(folder / "evaluated"), eval_dataset=rows).evaluate()["eval_loss"])
-
-
-def test_weights_alone_are_gone_on_from(tmp_path: Path) -> None:
-    options = ADAMW | {"save_strategy": "steps", "save_steps": 4, "save_only_model": True, "max_steps": 5}
-    first = partial(divided, tmp_path / "run", config_of(3), **options)
-    second = partial(
-        divided, tmp_path / "again", config_of(3), **options, resume=str(tmp_path / "run" / "checkpoint-4")
-    )
-    run, again = run_ranks(each, [first, second])[0]
-    numpy.testing.assert_allclose(again["losses"], run["losses"][4:], rtol=1e-6)  # the moments have no say in it yet
 
 
 def test_half_width_types_are_those_of_deepspeed(tmp_path: Path) -> None:
@@ -266,6 +83,21 @@ def test_a_step_that_overflowed_does_not_move_the_schedule(tmp_path: Path) -> No
     assert 0 < skipped < 8
     assert run["rates"][:skipped] == [run["rates"][0]] * skipped
     assert run["rates"][-1] == pytest.approx(0.01 * (8 - (7 - skipped)) / 8)
+
+
+def broken_numbers(folder: Path) -> list[float]:
+    norms = []
+    for stage in STAGES:
+        model, noting = Tagger(), Noting()
+        model.head.weight.data[0, 0] = torch.inf
+        options = arguments(folder / f"{stage}", deepspeed=config_of(stage), **ADAMW | {"max_steps": 1})
+        Trainer(model, options, train_dataset=Rows(50), callbacks=[noting]).train()
+        norms.append(noting.logs[0]["grad_norm"])
+    return norms
+
+
+def test_gradients_that_are_not_finite_are_seen_in_the_log(tmp_path: Path) -> None:
+    assert not numpy.isfinite(run_ranks(broken_numbers, tmp_path)[0]).any()
 
 
 def alone(folder: Path) -> Any:
@@ -325,19 +157,6 @@ def test_what_cannot_work_is_refused_before_the_training(tmp_path: Path) -> None
         assert words in told
 
 
-def resumed_in_another_stage(folder: Path) -> str:
-    options = ADAMW | {"max_steps": 2, "save_strategy": "steps", "save_steps": 2}
-    divided(folder, config_of(2), **options)
-    divided(folder / "again", config_of(3), **options, resume=str(folder / "checkpoint-2"))
-    return "resumed"
-
-
-def test_another_stage_is_told_from_the_checkpoint(tmp_path: Path) -> None:
-    for answer in ask_ranks(resumed_in_another_stage, tmp_path / "run"):
-        assert answer.error is not None
-        assert "was saved with zero_optimization.stage=1 or 2, and now it is 3" in answer.error
-
-
 def resumed_without_deepspeed_and_back(folder: Path) -> list[str]:
     """What the optimizer of a run without DeepSpeed, and one that cannot be converted, are answered with."""
     told = []
@@ -365,23 +184,6 @@ def test_optimizers_that_cannot_be_divided_are_told(tmp_path: Path) -> None:
     of_plain, of_users = run_ranks(resumed_without_deepspeed_and_back, tmp_path / "run", ranks=1)[0]
     assert "has the optimizer of a run without DeepSpeed" in of_plain
     assert 'Averaging is not known to treat every number by itself. If it does, set "zero_allow_untested' in of_users
-
-
-def conversion_refused(folder: Path) -> str:
-    """Momentum is one moment, and DeepSpeed's converter wants Adam's two."""
-    options = {"optim": "sgd", "optim_args": "momentum=0.9", "max_steps": 2}
-    with pytest.raises(ValueError) as raised:
-        divided(folder.parent / "again", config_of(3), **options, resume=str(folder / "checkpoint-2"))
-    return str(raised.value)
-
-
-def test_what_cannot_be_converted_names_the_number_of_processes(tmp_path: Path) -> None:
-    options = {"optim": "sgd", "optim_args": "momentum=0.9", "max_steps": 2, "save_strategy": "steps", "save_steps": 2}
-    run_ranks(partial(divided, tmp_path / "run", config_of(3), **options))
-    told = run_ranks(conversion_refused, tmp_path / "run", ranks=1)[0]
-    assert "is of 2 processes, there are 1 now, and DeepSpeed's conversion failed" in told
-    assert "this one differs in ['exp_avg', 'exp_avg_sq', 'momentum_buffer']" in told
-    assert not list(tmp_path.glob("run/.universal-*"))
 
 
 class Leaving(TrainerCallback):
@@ -418,28 +220,6 @@ def test_what_a_broken_off_window_has_gathered_is_dropped(tmp_path: Path) -> Non
         for found, expected in zip(weights, plain[1], strict=True):
             numpy.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
         assert number == plain[2]
-
-
-def full_in_one(folder: Path) -> Any:
-    """The disk of the second process is full at its first save, in the background."""
-    put, failures = Sink.put_value, [OSError(errno.ENOSPC, "No space left on device")]
-
-    def put_value(self: Sink, value: Any, path: Path) -> None:
-        if torch.distributed.get_rank() == 1 and failures:
-            raise failures.pop()
-        put(self, value, path)
-
-    Sink.put_value = put_value  # type: ignore[method-assign]
-    options = ADAMW | {"save_strategy": "steps", "save_steps": 3, "async_save": True, "dropout": 0.2}
-    run = divided(folder, config_of(3), **options)
-    resumed = divided(folder.parent / "again", config_of(3), **options, resume=str(folder / "checkpoint-6"))
-    return run["losses"][6:], resumed["losses"], sorted(path.name for path in folder.glob("*check*"))
-
-
-def test_a_disk_that_is_full_for_one_process_leaves_no_part_of_a_checkpoint(tmp_path: Path) -> None:
-    for expected, found, checkpoints in run_ranks(full_in_one, tmp_path / "run"):
-        assert found == expected
-        assert checkpoints == ["checkpoint-6", "checkpoint-8"]
 
 
 def tied(folder: Path, stage: int | None) -> Any:
@@ -480,3 +260,26 @@ def test_a_model_of_transformers_with_tied_weights(tmp_path: Path) -> None:
     assert found_loss == pytest.approx(loss, rel=1e-6)
     assert other_loss == found_loss
     assert same
+
+
+def launched(folder: Path, *launcher: str) -> dict[str, Any]:
+    """The script of `test_torchrun`, which says nothing of DeepSpeed, started in another way."""
+    folder.mkdir()
+    script = str(Path(__file__).with_name("script.py"))
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(kunren.__file__).parents[1])}
+    command = [sys.executable, *launcher, script, str(folder), "lives"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    found: dict[str, Any] = json.loads((folder / "found.json").read_text())
+    return found
+
+
+def test_accelerate_launch_chooses_it_for_a_script_that_does_not(tmp_path: Path) -> None:
+    options = ["--use_deepspeed", "--zero_stage", "3", "--num_processes", "2", "--main_process_port", "0"]
+    one = launched(tmp_path / "one")
+    two = launched(tmp_path / "two", "-m", "accelerate.commands.launch", *options)
+    losses = [[loss for loss in found["losses"] if loss is not None] for found in (one, two)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-6)
+    state = next((tmp_path / "two" / "checkpoint-10").glob("global_step*"))
+    assert len(list(state.glob("zero_pp_rank_*_optim_states.pt"))) == 2

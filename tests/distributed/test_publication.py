@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import logging
 import multiprocessing
 import os
 from pathlib import Path
@@ -11,6 +12,9 @@ from typing import Any
 import pytest
 import torch
 
+from distributed.ranks import run_ranks
+from distributed.tasks_of_ranks import Rows, Tagger, arguments
+from kunren import Trainer
 from kunren.checkpoint.saver import CheckpointSaver
 from kunren.checkpoint.store import verify
 
@@ -56,6 +60,10 @@ def save(rank: int, meeting: Path, folder: Path, fate: str, answers: Any) -> Non
     except Exception as error:
         told.append(type(error).__name__)
     answers.put((rank, told))
+    if fate == "dies":  # torch may abort a process that ends with a connection that is gone
+        answers.close()
+        answers.join_thread()
+        os._exit(0)
     if fate != "dies":
         torch.distributed.barrier()
         torch.distributed.destroy_process_group()
@@ -99,3 +107,41 @@ def test_one_that_dies_leaves_no_checkpoint(tmp_path: Path) -> None:
     assert codes == [0, 9]
     assert told[0][0] == "failed"
     assert not (tmp_path / "run" / "checkpoint-3").exists()
+
+
+def on_two_machines(folder: Path) -> str:
+    os.environ["LOCAL_WORLD_SIZE"] = "1"
+    with pytest.raises(ValueError, match="save_on_each_node=True") as refused:
+        Trainer(Tagger(), arguments(folder, save_on_each_node=True), train_dataset=Rows(8))
+    return str(refused.value)
+
+
+def test_a_copy_on_each_machine_is_refused_with_the_reason(tmp_path: Path) -> None:
+    for reason in run_ranks(on_two_machines, tmp_path):
+        assert "a checkpoint is one folder" in reason
+
+
+class Heard(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
+
+
+def save_beside(disks: list[Path]) -> tuple[list[int], list[str]]:
+    heard, folder = Heard(), disks[int(os.environ["RANK"])]
+    logging.getLogger("kunren").addHandler(heard)
+    trainer = Trainer(Tagger(), arguments(folder, save_strategy="steps", save_steps=4), train_dataset=Rows(50))
+    trainer.train()
+    return trainer._saved_steps, heard.messages
+
+
+def test_disks_of_their_own_are_told(tmp_path: Path) -> None:
+    """As of two machines without a common file system: nothing is saved, the run goes on, and the log says why."""
+    for saved, messages in run_ranks(save_beside, [tmp_path / "one", tmp_path / "two"]):
+        assert saved == []
+        told = [message for message in messages if "could not be saved" in message]
+        assert len(told) == 2
+        assert all("process 1 does not see the folder that the first one has made" in message for message in told)

@@ -36,18 +36,21 @@ class Arena:
         self._blocks: list[torch.Tensor] = []
         self._block, self._offset = 0, 0
         self._places: dict[tuple[Any, ...], torch.Tensor] = {}
+        self._given: dict[tuple[Any, ...], torch.Tensor] = {}  # memory that was asked for, to be filled in place
         self._pairs: dict[tuple[torch.dtype, torch.device], list[tuple[torch.Tensor, torch.Tensor]]] = {}
 
     def begin(self) -> None:
         """Start a snapshot: what the one before it held may be overwritten from now on."""
         self._block = self._offset = 0
+        self._given = {}
 
     def snapshot(self, value: Any) -> Any:
         """`value` with every tensor replaced by its copy in the arena; dicts, lists and tuples are made anew.
 
         The copies are made before this returns: whoever saves may put other weights in place only for so long.
         """
-        self._places = {}  # addresses tell tensors apart while all of them live: those of the last value may not
+        # Addresses tell tensors apart while all of them live: those of the last value may not.
+        self._places = dict(self._given)
         copies = map_tensors(self._place, value)
         for pairs in self._pairs.values():
             torch._foreach_copy_([target for target, _ in pairs], [source for _, source in pairs], non_blocking=True)
@@ -81,7 +84,7 @@ class Arena:
         """Room for a tensor of the snapshot, which is not copied if it is filled here."""
         target = self._allocate(size, torch.empty(size, device="meta").stride(), dtype)
         if (key := identity(target)) is not None:
-            self._places[key] = target
+            self._given[key] = target
         return target
 
     def _allocate(self, size: torch.Size, strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

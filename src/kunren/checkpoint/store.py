@@ -107,14 +107,17 @@ class Publication:
 
     def _all_must_have(self, done: Callable[[], None]) -> None:
         """Do something in this process; OSError here when it went wrong in another one."""
-        failed = 1
+        own: BaseException | None = None
         try:
             done()
-            failed = 0
-        finally:
-            failed = self._sum(failed)
-        if failed:
-            raise OSError(errno.EIO, f"{self.final.name} cannot be saved: {failed} other process(es) failed to write")
+        except BaseException as error:
+            own = error
+        if self._sum(int(own is not None)):
+            reasons = self._processes.gather_objects(None if own is None else f"{type(own).__name__}: {own}")
+            if own is not None:
+                raise own
+            rank, reason = next((rank, reason) for rank, reason in enumerate(reasons) if reason is not None)
+            raise OSError(errno.EIO, f"process {rank} has failed to write its part ({reason})")
 
     @contextlib.contextmanager
     def _given_up_on_error(self) -> Iterator[None]:

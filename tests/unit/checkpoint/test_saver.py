@@ -100,3 +100,21 @@ def test_a_save_whose_wait_was_interrupted_is_waited_for_again(tmp_path: Path, m
     go_on.set()
     saver.wait()
     assert told == ["published"]
+
+
+def test_what_is_gathered_into_the_memory_of_the_save_is_not_copied_again(tmp_path: Path) -> None:
+    saver, filled = CheckpointSaver(True, Alone()), list[torch.Tensor]()
+
+    def write(folder: Path) -> None:
+        tensor = sink.current().memory_for(torch.Size([3, 2]), torch.bfloat16)
+        filled.append(tensor.copy_(torch.arange(6).reshape(3, 2)))
+        sink.current().put_value(
+            {"w": tensor, "number": sink.current().memory_for(torch.Size([]), torch.int64).fill_(5)}, folder / "w.pt"
+        )
+        tensor[0, 0] = 9  # it is the one that is written
+
+    saver.save(tmp_path / "checkpoint-1", write, lambda: None, lambda: None)
+    saver.wait()
+    found = torch.load(tmp_path / "checkpoint-1" / "w.pt", weights_only=True)
+    assert found["number"] == 5
+    assert found["w"].tolist() == [[9, 1], [2, 3], [4, 5]]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -79,7 +80,7 @@ class DeepSpeedStorage(Storage):
             if isinstance(value, torch.Tensor)
         )
         twice = 1 if self._backend.stage == 3 else 2  # once for DeepSpeed, once for everybody else
-        return weights * twice + here * self._backend.world_size
+        return int(weights * twice + here * self._backend.world_size)
 
     # ---- loading
 
@@ -243,7 +244,12 @@ def _check_stage(stage: int, state: Path, saved: int | None) -> None:
 
 def _converted(state: Path) -> Path:
     """The universal form, beside the checkpoint, where the other processes find it as well."""
-    root = Path(tempfile.mkdtemp(prefix=".universal-", dir=state.parent.parent))
+    # Under the name of a folder on its way out: whoever begins a run here removes what a kill has left of it.
+    root = state.parent.parent / f".{state.parent.name}.deleted-{secrets.token_hex(4)}"
+    try:
+        root.mkdir()
+    except OSError:  # a place that can only be read; then all have to be on this machine
+        root = Path(tempfile.mkdtemp())
     try:
         place = root / state.name
         place.mkdir()

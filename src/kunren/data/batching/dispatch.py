@@ -97,7 +97,8 @@ class DispatchedReader:
         return any(batch is spare for spare in self._spares)
 
     def rows_of(self, epoch: int, first: int, end: int) -> list[Any]:
-        return self._own.rows_of(epoch, first, end)
+        rows: list[Any] = self._own.rows_of(epoch, first, end)
+        return rows
 
     def __getattr__(self, name: str) -> Any:
         if name in ("_own", "_everyones") or name.startswith("__"):

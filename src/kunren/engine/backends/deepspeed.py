@@ -158,7 +158,8 @@ class DeepSpeedBackend(ProcessesBackend):
         self._has_gradients = False
         norm = engine.get_global_grad_norm()
         if self._norm is not None and norm is not None:
-            self._norm.copy_(torch.as_tensor(norm))
+            told = torch.as_tensor(norm, device=self.device)
+            self._norm.copy_(told.where(told >= 0, math.nan))  # -1 stands for gradients that are not finite
         self._norm = None
         return bool(engine.was_step_applied())
 

@@ -98,6 +98,8 @@ class ProcessesBackend(PlainBackend):
     def _neighbours(self) -> Neighbours | None:
         """Asked for by all together. They are of a process group, not of one backend: a script may train often."""
         if _Meeting.group is not dist.group.WORLD:
+            if _Meeting.neighbours is not None:
+                _Meeting.neighbours.close()
             _Meeting.group = dist.group.WORLD
             timeout = self._args.ddp_timeout_delta
             _Meeting.neighbours = meet(self.process_index, self.world_size, timeout, self.gather_objects)
@@ -215,8 +217,8 @@ def _check(args: Any) -> None:
     on_machine = os.environ.get("LOCAL_WORLD_SIZE", "")
     if args.save_on_each_node and on_machine.isdigit() and int(on_machine) < args.world_size:
         raise ValueError(
-            "save_on_each_node=True saves a copy on each machine; here a checkpoint is one folder, to which the processes "
-            "of all machines add their parts: give an output_dir that all of them see, and leave it False."
+            "save_on_each_node=True saves a copy on each machine; here a checkpoint is one folder, to which the "
+            "processes of all machines add their parts: give an output_dir that all of them see, and leave it False."
         )
     spread = args.accelerator_config
     if getattr(spread, "split_batches", False):

@@ -11,7 +11,9 @@ from torch import nn
 from torch.distributed import checkpoint as torch_checkpoint
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
 
+from kunren.base.state import TrainerState
 from kunren.checkpoint import parts
+from kunren.checkpoint.layout import problems
 from kunren.checkpoint.weights import load_weights
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled, unavailable or uninitialized")
@@ -61,3 +63,11 @@ def test_one_of_another_model_is_refused(saved: Path) -> None:
     model = nn.Sequential(nn.Linear(3, 4))
     with pytest.raises(ValueError, match=r"groups of \[2, 2\] parameters, the optimizer here has \[2\]"):
         parts.load_optimizer(torch.optim.AdamW(model.parameters()), saved)
+
+
+def test_parts_without_a_manifest_are_looked_at(saved: Path) -> None:
+    TrainerState(global_step=2).save_to_json(saved / "trainer_state.json")
+    assert problems(saved) == []
+    (saved / "optimizer_0" / "__0_0.distcp").unlink()
+    (saved / "pytorch_model_fsdp_0" / ".metadata").unlink()
+    assert problems(saved) == ["pytorch_model_fsdp_0/.metadata is missing", "optimizer_0/__0_0.distcp is missing"]

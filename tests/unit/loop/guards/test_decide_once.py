@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from distributed.tasks_of_ranks import trained
+
 from kunren import TrainingArguments
 from kunren.engine.choose import choose
 from kunren.loop.guards.decide_once import decided_once
