@@ -44,7 +44,7 @@ tasks: $(VENV)/installed-slow
 crash: $(VENV)/installed
 	KUNREN_KILLS=$(KILLS) $(TEST_ENVIRONMENT) $(BIN)/python -m pytest -q -m "crash or not crash" tests/crash
 
-distributed: $(VENV)/installed
+distributed: $(VENV)/installed-distributed
 	$(TEST_ENVIRONMENT) $(BIN)/python -m pytest -q -m "distributed or not distributed" tests/distributed
 
 xla: $(XLA_VENV)/installed
@@ -96,6 +96,10 @@ $(VENV)/installed: $(VENV)/installed-torch requirements-dev.txt requirements-dem
 
 $(VENV)/installed-slow: $(VENV)/installed requirements-slow.txt
 	$(BIN)/python -m pip install --quiet -r requirements-slow.txt
+	touch $@
+
+$(VENV)/installed-distributed: $(VENV)/installed requirements-distributed.txt
+	$(BIN)/python -m pip install --quiet --no-deps -r requirements-distributed.txt
 	touch $@
 
 $(VENV)/installed-trackers: $(VENV)/installed requirements-trackers.txt

@@ -180,3 +180,20 @@ def test_a_disk_that_is_full_for_one_process_leaves_no_part_of_a_checkpoint(tmp_
     for expected, found, checkpoints in run_ranks(full_in_one, tmp_path / "run"):
         assert found == expected
         assert checkpoints == ["checkpoint-6", "checkpoint-8"]
+
+
+def gone_on_in_fp16(folder: Path) -> Any:
+    """fp16 on this CPU, whatever DeepSpeed thinks of it; the scale falls again right after the save."""
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    type(importlib.import_module("deepspeed").get_accelerator()).is_fp16_supported = lambda self: True
+    config = config_of(1, fp16={"enabled": True, "initial_scale_power": 17, "hysteresis": 1})
+    options = ADAMW | {"fp16": True, "save_strategy": "steps", "save_steps": 3, "async_save": True}
+    run = divided(folder / "run", config, **options)
+    again = divided(folder / "again", config, **options, resume=str(folder / "run" / "checkpoint-3"))
+    return run["norms"][3:], again["norms"]
+
+
+def test_a_loss_scale_is_saved_as_it_was_at_the_step(tmp_path: Path) -> None:
+    for expected, found in run_ranks(gone_on_in_fp16, tmp_path):
+        assert numpy.isinf(expected[0])
+        assert found == expected

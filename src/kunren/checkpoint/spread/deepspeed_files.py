@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
 import importlib
 import io
 import logging
@@ -16,7 +17,6 @@ from typing import Any, final
 
 import torch
 
-from kunren.base.nested import map_tensors
 from kunren.checkpoint import layout, sink
 from kunren.checkpoint.formats import CONFIG_NAME
 from kunren.checkpoint.store import MANIFEST_NAME
@@ -87,7 +87,18 @@ class Files:
         waiting, self._waiting = self._waiting, []
         for state, path in waiting:
             path.parent.mkdir(parents=True, exist_ok=True)
-            sink.current().put_value(map_tensors(torch.Tensor.detach, state), path)
+            sink.current().put_value(_as_it_is(state), path)
+
+
+def _as_it_is(value: Any) -> Any:
+    """A copy of all but the tensors, which the sink copies: a loss scaler moves on before a thread has written it."""
+    if isinstance(value, torch.Tensor):
+        return value.detach()
+    if isinstance(value, dict):
+        return type(value)((name, _as_it_is(one)) for name, one in value.items())
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        return type(value)([_as_it_is(one) for one in value])
+    return copy.deepcopy(value)
 
 
 def load(path: Path) -> Any:
