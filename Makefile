@@ -12,7 +12,7 @@ XLA_VENV := $(VENV)-xla
 # Tests share the cores among WORKERS processes, so each takes one thread; nothing may reach for a model hub.
 TEST_ENVIRONMENT := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 
-.PHONY: help demo test slow tasks crash distributed xla browser trackers lint format types architecture bench clean
+.PHONY: help demo test slow tasks crash distributed distributed-short xla browser trackers lint format types architecture bench clean
 
 help:
 	@echo "make demo           fine-tune a model and try it (DEMO=sentiment, digits, text or names)"
@@ -23,7 +23,7 @@ help:
 	@echo "make slow           slow, crash and multi-process tests"
 	@echo "make tasks          a model for each task trains on real data to its metric (ten minutes)"
 	@echo "make crash          500 kills, and a fault at every system call of a save (KILLS=500; five minutes)"
-	@echo "make distributed    real processes over gloo (a minute)"
+	@echo "make distributed    real processes over gloo, on every engine (eight minutes); make distributed-short: what CI runs"
 	@echo "make xla            tests on XLA's CPU device, in an environment of their own (7 GB)"
 	@echo "make browser        the pages of reports in headless Chromium (apt-get install chromium fonts-noto-cjk)"
 	@echo "make trackers       tests of the experiment trackers that are installed"
@@ -46,6 +46,9 @@ crash: $(VENV)/installed
 
 distributed: $(VENV)/installed-distributed
 	$(TEST_ENVIRONMENT) $(BIN)/python -m pytest -q -m "distributed or not distributed" tests/distributed
+
+distributed-short: $(VENV)/installed-distributed
+	$(TEST_ENVIRONMENT) $(BIN)/python -m pytest -q -m "distributed and not slow" tests/distributed
 
 xla: $(XLA_VENV)/installed
 	$(TEST_ENVIRONMENT) $(XLA_VENV)/bin/python -m pytest -q -m xla tests/xla

@@ -20,7 +20,7 @@ from kunren.checkpoint.formats.direct_file import DirectFile
 from kunren.checkpoint.layout import list_checkpoints, newest_whole, problems, step_of
 from kunren.checkpoint.store import clean_leftovers
 
-pytestmark = pytest.mark.distributed
+pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 
 ENGINES: dict[str, dict[str, Any]] = {
     "ddp": {},

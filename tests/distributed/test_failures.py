@@ -18,7 +18,7 @@ from distributed.test_torchrun import run
 from kunren import TrainerCallback
 from kunren.checkpoint.store import verify
 
-pytestmark = pytest.mark.distributed
+pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 
 OPTIONS: dict[str, Any] = {
     "save_strategy": "steps",

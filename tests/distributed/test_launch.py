@@ -17,7 +17,7 @@ import pytest
 import kunren
 from kunren.checkpoint import layout
 
-pytestmark = pytest.mark.distributed
+pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 
 HERE = Path(__file__).parent
 SCRIPT, SLOW = str(HERE / "script.py"), str(HERE / "launched.py")

@@ -13,7 +13,7 @@ from distributed.tasks_of_ranks import assert_same, trained
 from kunren import Trainer, TrainerCallback
 from kunren.loop.guards import out_of_memory_of_all
 
-pytestmark = pytest.mark.distributed
+pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 
 OPTIONS: dict[str, Any] = {"max_steps": 5, "optim": "adamw_torch", "rows": 45}
 

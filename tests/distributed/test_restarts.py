@@ -17,7 +17,7 @@ from distributed.tasks_of_ranks import trained
 from kunren.checkpoint import layout
 from kunren.loop.guards.decide_once import decided_once
 
-pytestmark = pytest.mark.distributed
+pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 
 SCRIPT = str(Path(__file__).with_name("launched.py"))
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=2")

@@ -142,6 +142,7 @@ def submit(folder: Path, *words: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.distributed
+@pytest.mark.slow
 def test_the_job_of_slurm_goes_on_until_it_is_done(tmp_path: Path) -> None:
     job = submit(tmp_path, "--steps", "3000")
     try:

@@ -22,7 +22,7 @@ import torch
 import kunren
 from kunren.checkpoint import layout
 
-pytestmark = pytest.mark.distributed
+pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 
 SCRIPT = str(Path(__file__).with_name("launched.py"))
 PORT = 29400

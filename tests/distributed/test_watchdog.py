@@ -14,7 +14,7 @@ from distributed.tasks_of_ranks import Rows, Tagger, arguments, assert_same, tra
 from kunren import Trainer, TrainerCallback
 from kunren.engine.backends.description import description
 
-pytestmark = pytest.mark.distributed
+pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 
 OPTIONS: dict[str, Any] = {"eval_strategy": "no", "max_steps": 6, "watchdog_minutes": 0.01}
 

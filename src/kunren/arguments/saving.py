@@ -39,8 +39,8 @@ class Saving(ArgumentGroup):
     )
     resume_from_checkpoint: str | None = explained(
         None,
-        "The checkpoint that train() resumes when it is given none: a path, True for the newest, or 'auto' for the newest "
-        "if there is one (kunren only). None: start anew.",
+        "The checkpoint that train() resumes when it is given none: a path, True for the newest, or 'auto' for the "
+        "newest if there is one (kunren only). None: start anew.",
     )
 
     def normalise(self) -> None:
