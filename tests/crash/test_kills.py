@@ -32,8 +32,8 @@ class Count:
 
     @property
     def goes_on(self) -> bool:
-        """Whether to kill once more: `KILLS` times, and a few may all have missed a save."""
-        return self.kills < KILLS or (self.while_saving == 0 and self.kills < 10 * KILLS)
+        """Whether to kill once more: `KILLS` times, and a few may all have missed a save or come before the first."""
+        return self.kills < KILLS or (0 in (self.while_saving, self.resumes) and self.kills < 10 * KILLS)
 
     def __str__(self) -> str:
         return (

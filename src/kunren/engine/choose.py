@@ -28,7 +28,7 @@ def _chosen(args: Any) -> str:
         return "xla:backend_for"
     if args.world_size > 1 and args.fsdp:
         return "fsdp1:Fsdp1Backend" if args.fsdp_config.get("version") == 1 else "fsdp2:Fsdp2Backend"
-    if args.world_size > 1 and parallelism_of(args.parallelism_config).tp_size > 1:
+    if args.world_size > 1 and parallelism_of(getattr(args, "parallelism_config", None)).tp_size > 1:
         return "tensor_parallel:TensorParallelBackend"
     if args.world_size > 1:
         return "ddp:DdpBackend"

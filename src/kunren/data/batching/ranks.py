@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, final
@@ -13,8 +15,11 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler,
 
 from kunren.arguments.parallelism import parallelism_of
 from kunren.base.random_state import mix, position_seed, preserved, seed_for_data
+from kunren.data.loaders import has_length
 
 logger = logging.getLogger(__name__)
+
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]+")  # in the text of an object, and another in each process
 
 Row = TypeVar("Row")
 
@@ -30,8 +35,16 @@ def data_place(args: Any) -> tuple[int, int]:
 
     Those that share the work on each batch (tensor, context, sequence parallel) have the same one, and are neighbours.
     """
-    together = parallelism_of(getattr(args, "parallelism_config", None)).on_one_batch
-    return args.world_size // together, args.process_index // together
+    return _parts(args), args.process_index // _on_one_batch(args)
+
+
+def _parts(args: Any) -> int:
+    """Processes that have batches of their own."""
+    return int(args.world_size // _on_one_batch(args))
+
+
+def _on_one_batch(args: Any) -> int:
+    return parallelism_of(getattr(args, "parallelism_config", None)).on_one_batch
 
 
 def share(rows: torch.Tensor, ranks: int, rank: int) -> torch.Tensor:
@@ -47,12 +60,12 @@ def share(rows: torch.Tensor, ranks: int, rank: int) -> torch.Tensor:
 def rows_of_rank(args: Any, batch_size: int) -> int:
     """Rows in a batch of one process: `split_batches` divides a batch, else each has one of that size."""
     split = getattr(args.accelerator_config, "split_batches", False)
-    return batch_size // data_place(args)[0] if split else batch_size
+    return batch_size // _parts(args) if split else batch_size
 
 
 def rows_together(args: Any) -> int:
     """Rows in a micro-batch of all processes."""
-    return int(rows_of_rank(args, args.train_batch_size) * data_place(args)[0])
+    return int(rows_of_rank(args, args.train_batch_size) * _parts(args))
 
 
 def batch_size_of(loader: Any) -> int | None:
@@ -215,6 +228,7 @@ class RankRows(IterableDataset[Any]):
     def __init__(self, stream: Any, batch_size: int, drop_last: bool, ranks: int, rank: int) -> None:
         self.stream, self.batch_size, self.drop_last = stream, batch_size, drop_last
         self.ranks, self.rank = ranks, rank
+        self.first_row: int | None = None  # of a pass that has begun, as a number, until it is asked for
 
     def __iter__(self) -> Iterator[Any]:
         return itertools.chain.from_iterable(self.part(together, self.rank) for together in self.together())
@@ -222,7 +236,11 @@ class RankRows(IterableDataset[Any]):
     def together(self) -> Iterator[list[Any]]:
         """What all processes have at once."""
         rows, size = iter(self.stream), self.batch_size * self.ranks
+        is_first = True
         while together := list(itertools.islice(rows, size)):
+            if is_first:
+                self.first_row = zlib.crc32(_ADDRESS.sub("", repr(together[0])).encode(errors="replace"))
+                is_first = False
             if len(together) == size or not self.drop_last:
                 yield together
 
@@ -271,6 +289,50 @@ class RankCollator:
         return Spare(self.collate([rows[0].row])) if type(rows[0]) is _SpareRow else self.collate(rows)
 
 
+def rows_divided(loader: Any) -> int | None:
+    """Rows of the data set of which kunren gives each process its part; None of a stream, or a loader of the user's."""
+    sampler = getattr(loader, "batch_sampler", None)
+    is_divided = any(hasattr(part, "ranks") for part in (sampler, getattr(sampler, "sampler", None)))
+    return len(loader.dataset) if is_divided and has_length(loader.dataset) else None
+
+
+def check_rows(name: str, rows: Sequence[int | None]) -> None:
+    """ValueError where the processes were given sets of unlike length, of which each would take its part."""
+    other = next((rank for rank, found in enumerate(rows) if found != rows[0]), None)
+    if other is not None and None not in rows:
+        raise ValueError(
+            f"The {name} set has {rows[0]} rows in process 0 and {rows[other]} in process {other}: give all processes "
+            "the whole set, in the same order, and kunren gives each its part."
+        )
+
+
+def take_first_row(loader: Any) -> int | None:
+    """The first row of a stream that all processes read, as a number, once in a pass; None where workers read it."""
+    rows = getattr(loader, "dataset", None)
+    if type(rows) is not RankRows:
+        return None
+    taken, rows.first_row = rows.first_row, None
+    return taken
+
+
+def warn_of_unlike_streams(name: str) -> None:
+    logger.warning(
+        "The first row of the %s stream is not the same in all processes, and each of them takes its part of what it "
+        "reads. If the stream divides its rows among the processes by itself, rows are lost: have it give all of them "
+        "everywhere, and kunren divides them.",
+        name,
+    )
+
+
+def _refuse_divided(stream: Any, ranks: int) -> None:
+    of_datasets = getattr(stream, "_distributed", None)  # what split_dataset_by_node leaves in it
+    if ranks > 1 and getattr(of_datasets, "world_size", 1) > 1:
+        raise ValueError(
+            f"The stream is part {of_datasets.rank} of {of_datasets.world_size} already (split_dataset_by_node), and "
+            f"kunren gives each of the {ranks} processes its part of it: rows would be lost. Give the whole stream."
+        )
+
+
 def divided(
     args: Any,
     dataset: Any,
@@ -284,6 +346,7 @@ def divided(
     ranks, rank = data_place(args)
     own = rows_of_rank(args, batch_size)
     if is_stream:
+        _refuse_divided(dataset, ranks)
         return RankRows(dataset, own, drop_last, ranks, rank), RankCollator(collate, rank), own, None
     rows = sampler if sampler is not None else SequentialSampler(dataset)
     return dataset, collate, own, RankBatches(rows, own, drop_last, ranks, rank)

@@ -14,7 +14,7 @@ from kunren.arguments.parallelism import Parallelism, parallelism_of
 
 def check_mesh(args: Any) -> Parallelism:
     """The sizes in the arguments; ValueError where they are not those of the processes there are."""
-    sizes = parallelism_of(args.parallelism_config)
+    sizes = parallelism_of(getattr(args, "parallelism_config", None))
     if sizes.processes not in (1, args.world_size):
         raise ValueError(
             f"parallelism_config ({sizes}) is a mesh of {sizes.processes} processes, and {args.world_size} have been "

@@ -17,8 +17,9 @@ from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from kunren.arguments.parallelism import parallelism_of
 from kunren.engine.backends.fsdp_layers import compute_again, layers_of
-from kunren.engine.backends.mesh import check_mesh, mesh_to_shard_over
+from kunren.engine.backends.mesh import mesh_to_shard_over
 from kunren.engine.backends.processes import ProcessesBackend
 
 logger = logging.getLogger(__name__)
@@ -218,7 +219,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 def check_settings(args: Any, version: int) -> None:
     """ValueError for what the arguments ask of FSDP and cannot be had."""
     settings, refused = args.fsdp_config, dict[str, str]()
-    if version == 1 and check_mesh(args).processes > 1:
+    if version == 1 and parallelism_of(getattr(args, "parallelism_config", None)).processes > 1:
         raise ValueError(
             "parallelism_config: FSDP 1 makes groups of its own ('hybrid_shard'). Leave it out, or set version=2."
         )
