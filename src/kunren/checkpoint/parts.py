@@ -22,7 +22,7 @@ from kunren.base.registry import resolve
 from kunren.base.state import TrainerState
 from kunren.base.strict_json import read_json, write_json
 from kunren.checkpoint import layout, sink
-from kunren.checkpoint.formats import torch_file
+from kunren.checkpoint.formats import refuse_deepspeed, torch_file
 from kunren.checkpoint.formats.plain_values import plain
 from kunren.optim.parameter_groups import fit_state, split_state
 from kunren.optim.schedule import groups_in, resize_state
@@ -70,7 +70,9 @@ def save_optimizer(optimizer: Optimizer, folder: Path, number_of_decay_parameter
 def load_optimizer(optimizer: Optimizer, folder: Path, number_of_decay_parameters: int | None = None) -> bool:
     """Read `optimizer.pt` (`.bin`, or parts) into the optimizer, whether either has one group or the two of decay."""
     path = layout.optimizer_in(folder)
-    if path is not None:
+    if path is None:
+        refuse_deepspeed(folder)
+    else:
         read: Any = torch_file.load_plain
         if path.parent != folder:
             read = resolve("kunren.checkpoint.formats.sharded_optimizer:read")

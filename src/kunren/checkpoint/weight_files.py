@@ -22,6 +22,7 @@ from kunren.checkpoint.formats import (
     SHARDED_WEIGHTS_NAME,
     WEIGHTS_INDEX_NAME,
     WEIGHTS_NAME,
+    refuse_deepspeed,
     safetensors_file,
     shards,
     torch_file,
@@ -88,6 +89,7 @@ def read_tensors(folder: Path) -> dict[str, Any]:
         state: dict[str, Any] = resolve("kunren.checkpoint.formats.distributed_checkpoint:read_model")(folder)
         return state
     if path is None:
+        refuse_deepspeed(folder)
         raise FileNotFoundError(f"{folder} has no weights: none of {', '.join(choices)} is there.")
     state = shards.read(path, read_file) if path.suffix == ".json" else read_file(path)
     if (folder / EXTRA_STATE_NAME).is_file():

@@ -200,16 +200,17 @@ class SavingSeams(Seams):
         folder, merged = Path(checkpoint), self._merged_decay_parameters
         options = OptionsOfNow(self.optimizer, self.lr_scheduler)
         found = self.storage.load_optimizer(self.optimizer, folder, merged)
-        found = parts.load_scheduler(self.lr_scheduler, folder) and found
+        is_placed = parts.load_scheduler(self.lr_scheduler, folder)
         if self._made_optimizer and self._made_scheduler:
             options.apply()
-        if not found:
+        if not (found and is_placed):
             logger.warning(
                 "%s holds no optimizer or schedule (save_only_model?): moments start afresh, and the schedule is "
                 "placed at step %d.",
                 checkpoint,
                 self.state.global_step,
             )
+        if not is_placed:
             self._place_schedule(self.state.global_step)
 
     def _place_schedule(self, steps: int) -> None:

@@ -13,7 +13,9 @@ from parity.models import flat
 from torch import Tensor, nn
 
 import kunren
+from kunren.checkpoint import parts
 from kunren.checkpoint.store import MANIFEST_NAME
+from kunren.checkpoint.weights import load_weights
 
 SETTINGS = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
 
@@ -120,6 +122,32 @@ def test_without_an_optimizer_the_schedule_is_at_its_step(
     rates = {log["step"]: log["learning_rate"] for log in trainer.state.log_history if "learning_rate" in log}
     assert rates[3] == pytest.approx(rates[1] * 2 / 4)
     assert "checkpoint-2 holds no optimizer or schedule" in caplog.text
+
+
+def test_without_moments_alone_the_schedule_goes_on(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    straight = trainer_for(run / "straight")
+    straight.train()
+    for name in ("optimizer.pt", "manifest.json", "cursor.json"):
+        (run / "checkpoint-2" / name).unlink()
+    trainer = trainer_for(run)
+    trainer.train(resume_from_checkpoint=str(run / "checkpoint-2"))
+    expected, found = (
+        {log["step"]: log["learning_rate"] for log in one.state.log_history if "learning_rate" in log}
+        for one in (straight, trainer)
+    )
+    assert found == expected
+    assert "moments start afresh" in caplog.text
+
+
+def test_what_deepspeed_has_saved_is_for_deepspeed(tmp_path: Path) -> None:
+    (tmp_path / "global_step2").mkdir()
+    (tmp_path / "latest").write_text("global_step2")
+    model = nn.Linear(2, 1)
+    told = "is a checkpoint of DeepSpeed.*go on with the same deepspeed.*kunren checkpoint merge"
+    with pytest.raises(ValueError, match=told):
+        load_weights(model, tmp_path)
+    with pytest.raises(ValueError, match=told):
+        parts.load_optimizer(torch.optim.SGD(model.parameters()), tmp_path)
 
 
 def test_saving_only_the_model_from_now_on_still_resumes_all(run: Path) -> None:

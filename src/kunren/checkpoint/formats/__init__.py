@@ -1,5 +1,7 @@
 """Ways in which weights lie on disk, one in each file. The names of the files are those of transformers."""
 
+from pathlib import Path
+
 CONFIG_NAME = "config.json"
 WEIGHTS_NAME = "pytorch_model.bin"
 WEIGHTS_INDEX_NAME = "pytorch_model.bin.index.json"
@@ -11,3 +13,12 @@ SHARDED_WEIGHTS_NAME = "pytorch_model_fsdp_0"  # folders, of torch.distributed.c
 SHARDED_OPTIMIZER_NAME = "optimizer_0"
 SHARDED_CONTENTS_NAME = ".metadata"  # in them
 EXTRA_STATE_NAME = "extra_state.pt"
+
+
+def refuse_deepspeed(folder: Path) -> None:
+    """ValueError for a checkpoint whose state lies in DeepSpeed's own layout, asked for by a run without it."""
+    if (folder / "latest").is_file() and next(folder.glob("global_step*"), None) is not None:
+        raise ValueError(
+            f"{folder} is a checkpoint of DeepSpeed, which alone reads its state: go on with the same deepspeed=..., "
+            f"or begin with its weights, which `kunren checkpoint merge {folder}` makes into a model."
+        )

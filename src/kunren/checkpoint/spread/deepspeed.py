@@ -11,7 +11,7 @@ import logging
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, final
@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 from kunren.checkpoint import weight_files, weights
 from kunren.checkpoint.filling import listing
 from kunren.checkpoint.layout import OPTIMIZER_NAME
-from kunren.checkpoint.spread import deepspeed_files
+from kunren.checkpoint.spread import deepspeed_files, loading
 from kunren.checkpoint.spread.deepspeed_files import Files, merge_deepspeed
 from kunren.checkpoint.storage import Storage
 
@@ -49,11 +49,15 @@ class DeepSpeedStorage(Storage):
         backend = self._backend
         if backend.stage < 3 or not backend.is_prepared(model):
             return None
+        if not in_checkpoint:
+            backend.meet("save_model()")
         args = backend.args
         section = backend.config["zero_optimization"]
-        if in_checkpoint and not args.save_only_model and not section.get("stage3_gather_16bit_weights_on_model_save"):
+        adapters = loading.adapter_names(model)  # small: they are always in the form that others read
+        gathers = args.save_only_model or section.get("stage3_gather_16bit_weights_on_model_save") or adapters
+        if in_checkpoint and not gathers:
             return {}  # they lie in the parts of the processes
-        return _gathered(model, keep=args.should_save)
+        return _gathered(model, args.should_save, adapters)
 
     def save_optimizer(self, optimizer: Optimizer, folder: Path, number_of_decay_parameters: int | None) -> None:
         engine = self._backend.deepspeed_engine
@@ -187,12 +191,17 @@ def _attempt(action: Callable[[], Any]) -> Any:
         return error
 
 
-def _gathered(model: nn.Module, keep: bool) -> dict[str, Any]:
-    """The model's state, whole, on the host, one weight after another; empty in a process that does not `keep` it."""
+def _gathered(model: nn.Module, keep: bool, adapters: Collection[str]) -> dict[str, Any]:
+    """The model's state, whole, on the host, one weight after another; empty in a process that does not `keep` it.
+
+    `adapters`: where there are any, only they and what is trained beside them.
+    """
     gather = importlib.import_module("deepspeed").zero.GatheredParameters
     state: dict[str, Any] = {}
     taken: dict[int, Any] = {}  # a tied weight is one tensor under several names; gathered once, by all processes
     for name, value in model.state_dict(keep_vars=True).items():
+        if adapters and not (value.requires_grad or loading.is_of(name, adapters)):
+            continue
         if id(value) not in taken:
             with gather([value]) if hasattr(value, "ds_id") else nullcontext():
                 copied = keep and isinstance(value, torch.Tensor)

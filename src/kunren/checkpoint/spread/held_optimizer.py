@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from kunren.checkpoint import layout
-from kunren.checkpoint.formats import torch_file
+from kunren.checkpoint.formats import refuse_deepspeed, torch_file
 from kunren.checkpoint.formats.distributed_checkpoint import Box, ObjectPath, ShardedFolder
 from kunren.checkpoint.formats.sharded_optimizer import STATE, entries, index_form
 from kunren.checkpoint.spread.gather import place_in
@@ -79,6 +79,7 @@ def read(folder: Path, optimizer: Optimizer, held: HeldModel) -> dict[str, Any] 
     """A saved state with this process's parts, for `fit_state`; None where the checkpoint has none."""
     path = layout.optimizer_in(folder)
     if path is None:
+        refuse_deepspeed(folder)
         return None
     if path.parent != folder:
         return _from_parts(ShardedFolder(path.parent), optimizer, held)

@@ -115,7 +115,11 @@ def adapter_names(model: nn.Module) -> list[str]:
 
 
 def is_of_adapter(name: str, names: Collection[str], held: HeldModel) -> bool:
-    return name in held.trained or any(f".{one}." in f"{name}." for one in names)
+    return name in held.trained or is_of(name, names)
+
+
+def is_of(name: str, adapters: Collection[str]) -> bool:
+    return any(f".{one}." in f"{name}." for one in adapters)
 
 
 def _load_adapters(held: HeldModel, model: nn.Module, folder: Path) -> LoadedKeys:

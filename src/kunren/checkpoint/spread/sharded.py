@@ -46,6 +46,8 @@ class ShardedStorage(Storage):
         self._model, held = model, held_by(model, self.engine)
         if held is None:
             return None
+        if not in_checkpoint:
+            self.engine.meet("save_model()")
         adapters = loading.adapter_names(model)
         wanted = [name for name in held.tensors if not adapters or loading.is_of_adapter(name, adapters, held)]
         owned = [(name, held.tensors[name]) for name in wanted if held.tensors[name].is_owner]
