@@ -74,6 +74,7 @@ def numbers(run: dict[str, Any]) -> Any:
     "options",
     [
         {"optim": "sgd"},
+        {"optim": "adamw_torch_fused", "learning_rate": 0.01},
         {"optim": "adamw_torch", "gradient_accumulation_steps": 2, "include_num_input_tokens_seen": True},
     ],
     ids=str,
@@ -143,6 +144,7 @@ def mesh_of_four(model: Path, folder: Path, sizes: dict[str, int]) -> dict[str, 
     args = arguments(
         folder,
         max_steps=4,
+        optim="adamw_torch_fused",
         fsdp=True,
         parallelism_config=config,
         per_device_train_batch_size=8 // config.data_parallel_size,
@@ -169,7 +171,7 @@ def local_size(parameter: torch.Tensor) -> int:
 def test_fsdp_over_a_mesh_has_the_numbers_of_one_process(
     folder: Path, tmp_path: Path, sizes: dict[str, int], share: float
 ) -> None:
-    options = {"max_steps": 4, "per_device_train_batch_size": 8, "eval_steps": 2}
+    options = {"max_steps": 4, "per_device_train_batch_size": 8, "eval_steps": 2, "optim": "adamw_torch_fused"}
     one = trained(folder, tmp_path / "one", 1, options)
     elements = sum(weights.size for weights in one["weights"])
     for several in run_ranks(mesh_of_four, folder, tmp_path / "four", sizes, ranks=4):

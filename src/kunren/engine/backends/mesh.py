@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
 
 from kunren.arguments.parallelism import Parallelism, parallelism_of
 
@@ -40,3 +41,11 @@ def mesh_to_shard_over(args: Any, device: torch.device) -> DeviceMesh:
 def is_divided(model: nn.Module) -> bool:
     """Whether weights of a model lie in parts on several processes."""
     return any(isinstance(parameter, DTensor) for parameter in model.parameters())
+
+
+def step_one_by_one(optimizer: Optimizer) -> None:
+    """Where a group has weights that are divided in different ways, torch's kernels for many at once take none of them."""
+    for group in optimizer.param_groups:
+        kinds = {parameter.device_mesh if isinstance(parameter, DTensor) else None for parameter in group["params"]}
+        if len(kinds) > 1:
+            group.update({name: False for name in ("fused", "foreach") if name in group})

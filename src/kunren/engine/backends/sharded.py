@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from kunren.arguments.parallelism import parallelism_of
 from kunren.engine.backends.fsdp_layers import compute_again, layers_of
-from kunren.engine.backends.mesh import mesh_to_shard_over
+from kunren.engine.backends.mesh import mesh_to_shard_over, step_one_by_one
 from kunren.engine.backends.processes import ProcessesBackend
 
 logger = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class ShardedBackend(ProcessesBackend):
                 compute_again(layers)
             named = dict(model.named_parameters())
             for parameter in named.values():
-                if parameter.dim() == 0:
+                if parameter.dim() == 0 or parameter.numel() == 0:
                     parameter.data = parameter.to(self.device)
             self.wrapped = self._shard(model, layers)
             self._renew(optimizer, named, self.wrapped)
@@ -114,6 +114,7 @@ class ShardedBackend(ProcessesBackend):
             if name not in module._non_persistent_buffers_set
         ]
         model = super().prepare(self.wrapped, optimizer)
+        step_one_by_one(optimizer)
         self._undivided = [parameter for parameter in self._parameters if parameter.dim() == 0]
         self._divided = [parameter for parameter in self._parameters if parameter.dim() > 0]
         return model

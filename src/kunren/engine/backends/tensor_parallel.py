@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from kunren.engine.backends.mesh import check_mesh, is_divided
+from kunren.engine.backends.mesh import check_mesh, is_divided, step_one_by_one
 from kunren.engine.backends.processes import ProcessesBackend
 
 
@@ -45,6 +45,7 @@ class TensorParallelBackend(ProcessesBackend):
             )
         model = super().prepare(model, optimizer)
         self._step = None  # the lean one takes plain tensors
+        step_one_by_one(optimizer)
         return model
 
     def clip_gradients(self, optimizer: Optimizer, max_norm: float | None) -> torch.Tensor | None:

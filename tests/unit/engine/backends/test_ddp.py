@@ -66,7 +66,7 @@ def test_more_processes_than_devices_are_refused(monkeypatch: pytest.MonkeyPatch
 def test_arguments_reach_torch() -> None:
     model = nn.Linear(2, 2)
     assert ddp._options(arguments(), model) == {"find_unused_parameters": True}
-    model.is_gradient_checkpointing = True  # type: ignore[assignment]
+    model.gradient_checkpointing = True  # type: ignore[assignment]
     assert ddp._options(arguments(), model) == {"find_unused_parameters": False}
     given = arguments(
         ddp_find_unused_parameters=False, ddp_bucket_cap_mb=7, ddp_broadcast_buffers=False, ddp_static_graph=True
