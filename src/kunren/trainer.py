@@ -16,6 +16,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from kunren.arguments import TrainingArguments
+from kunren.arguments.logging_and_tracking import obey_log_level
 from kunren.base.random_state import enable_full_determinism, set_seed
 from kunren.base.registry import resolve
 from kunren.base.state import TrainerControl, TrainerState
@@ -81,6 +82,7 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
         **legacy: Any,
     ) -> None:
         self.args = complete(args) if args is not None else TrainingArguments(output_dir="trainer_output")
+        obey_log_level(self.args)
         self.processing_class = processing_class_from(processing_class, legacy, inspect.signature(Trainer).parameters)
         self.model_init = model_init
         self.train_dataset, self.eval_dataset = train_dataset, eval_dataset

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kunren.arguments.dataloading import ORDERS_BY_LENGTH, row_order
+from kunren.arguments.fsdp import DEFAULTS as FSDP_DEFAULTS
 from kunren.base.text_table import text_table
 
 # What leaves the numbers of training and what is kept of them as they are. Names that stand nowhere in this file (of a
@@ -118,8 +119,13 @@ def compare(
 
 
 def table(changes: Iterable[Change]) -> str:
-    """The changes in columns: argument, then, now, what comes of it."""
-    rows = [(change.name, repr(change.saved), repr(change.now), change.effect) for change in changes]
+    """The changes in columns: argument, then, now, what comes of it. Of dicts, what differs in them."""
+    rows = []
+    for change in changes:
+        both = change.saved, change.now
+        if change.name == "fsdp_config":  # filled in with what nobody has asked for
+            both = _without_defaults(change.saved), _without_defaults(change.now)
+        rows.append((change.name, *map(repr, _apart(*both)), change.effect))
     return text_table(("argument", "checkpoint", "now", "effect"), rows)
 
 
@@ -129,6 +135,23 @@ def check(changes: Iterable[Change], checkpoint: str | Path) -> None:
     if refused:
         listed = "; ".join(f"{one.name} was {one.saved!r} and is {one.now!r}: {one.refusal}" for one in refused)
         raise ValueError(f"{checkpoint} cannot be resumed with other arguments. {listed}.")
+
+
+def _apart(saved: Any, now: Any) -> tuple[Any, Any]:
+    """Two dicts without what they have in common; anything else as it is."""
+    if not (isinstance(saved, Mapping) and isinstance(now, Mapping)):
+        return saved, now
+    differing = [
+        name for name in {**saved, **now} if name not in saved or name not in now or not _same(saved[name], now[name])
+    ]
+    first, second = ({name: one[name] for name in differing if name in one} for one in (saved, now))
+    return first, second
+
+
+def _without_defaults(config: Any) -> Any:
+    if not isinstance(config, Mapping):
+        return config
+    return {name: value for name, value in config.items() if name not in FSDP_DEFAULTS or value != FSDP_DEFAULTS[name]}
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kunren.arguments.checks import from_json, refuse
+from kunren.arguments.deepspeed_keys import check_keys
 from kunren.arguments.deepspeed_sections import (
     Contradiction,
     optimizer_contradictions,
@@ -72,10 +73,13 @@ def read_config(value: Any) -> dict[str, Any]:
     if not isinstance(held, dict):
         raise refuse("deepspeed", value, "give a dict, JSON text, or the path of a JSON file.")
     config = copy.deepcopy(held)
+    is_path = isinstance(value, os.PathLike) or (isinstance(value, str) and not value.lstrip().startswith("{"))
+    source = f"deepspeed={os.fspath(value)!r}" if is_path else "deepspeed"
     for name in config:
         nearest = closest_name(name, _NAMES)
         if name not in _NAMES and nearest is not None:
-            raise ValueError(f"deepspeed: {name!r} is no key of DeepSpeed's configuration. Did you mean {nearest!r}?")
+            raise ValueError(f"{source}: {name!r} is no key of DeepSpeed's configuration. Did you mean {nearest!r}?")
+    check_keys(config, source)
     return config
 
 
@@ -200,6 +204,8 @@ def _precision(config: dict[str, Any], args: Any) -> list[Contradiction]:
             if wanted:
                 config[name] = {"enabled": True}
             continue
+        if not isinstance(section, dict):
+            raise ValueError(f'deepspeed: {name}={section!r} cannot work: give an object, {{"enabled": ...}}.')
         given = section.setdefault("enabled", AUTO)
         if given == AUTO:
             section["enabled"] = wanted

@@ -15,7 +15,7 @@ PREFETCHES = ("backward_pre", "backward_post", "no_prefetch")
 _STATE_DICTS = ("full_state_dict", "sharded_state_dict")
 _OPTIONS = (*SHARDING, "offload", "auto_wrap")
 _ONLY_VERSION_1 = ("no_shard", "hybrid_shard", "hybrid_shard_zero2")
-_DEFAULTS = {"min_num_params": 0, "xla": False, "xla_fsdp_v2": False, "xla_fsdp_grad_ckpt": False}
+DEFAULTS = {"min_num_params": 0, "xla": False, "xla_fsdp_v2": False, "xla_fsdp_grad_ckpt": False}
 _FLAGS = (
     "activation_checkpointing",
     "cpu_offload",
@@ -38,8 +38,8 @@ KEYS = (
     "version",
     "xla_fsdp_settings",
 )
-# What Accelerate's own configuration calls them.
-_ELSEWHERE = {"offload_params": "cpu_offload", "sharding_strategy": "reshard_after_forward"}
+_STRATEGY = "sharding_strategy"  # another spelling of reshard_after_forward: torch's and Accelerate's, for FSDP 1
+_ELSEWHERE = {"offload_params": "cpu_offload"}  # what Accelerate's own configuration calls it
 
 
 def options_in(fsdp: Any) -> list[str]:
@@ -61,16 +61,42 @@ def read(fsdp_config: Any) -> Any:
     if not isinstance(given, Mapping):
         return given
     config: dict[str, Any] = {}
+    known = (*KEYS, _STRATEGY)
     for spelt, value in given.items():
         key = str(spelt).removeprefix("fsdp_")
-        if key not in KEYS:
+        if key not in known:
             nearest = _ELSEWHERE.get(key)
-            hint = f" Did you mean '{nearest}'?" if nearest else did_you_mean(key, KEYS)
+            hint = f" Did you mean '{nearest}'?" if nearest else did_you_mean(key, known)
             raise ValueError(f"fsdp_config has no setting {str(spelt)!r}: choose from {', '.join(sorted(KEYS))}.{hint}")
         if config.get(key, value) != value:
             raise ValueError(f"fsdp_config holds {key}={config[key]!r} and fsdp_{key}={value!r}: keep one of them.")
         config[key] = value
+    strategy = config.pop(_STRATEGY, None)
+    if strategy is not None:
+        _take_strategy(strategy, config)
     return config
+
+
+def _take_strategy(given: Any, config: dict[str, Any]) -> None:
+    """Put a sharding strategy, a name or Accelerate's number from 1 on, where `reshard_after_forward` stands."""
+    name = str(given.name if isinstance(given, Enum) else given).strip().lower().removeprefix("_")
+    if name.isdigit() and 1 <= int(name) <= len(SHARDING):
+        name = SHARDING[int(name) - 1]
+    if name not in SHARDING:
+        remedy = f"choose one of {', '.join(SHARDING)}, or 1 to {len(SHARDING)}.{did_you_mean(name, SHARDING)}"
+        raise refuse(f"fsdp_config: {_STRATEGY}", given, remedy)
+    version = _version("version", config.get("version") or 2)
+    if version != 1 and name in _ONLY_VERSION_1:
+        remedy = "only FSDP 1 has it. Add 'version': 1 to fsdp_config, or use 'full_shard'."
+        raise refuse(f"fsdp_config: {_STRATEGY}", given, remedy)
+    meant = _reshard(name, version)
+    other = config.get("reshard_after_forward")
+    if other is not None and _reshard_given(other, version) != meant:
+        raise ValueError(
+            f"fsdp_config holds {_STRATEGY}={given!r} and reshard_after_forward={other!r}, two names of one setting: "
+            "keep one of them."
+        )
+    config["reshard_after_forward"] = meant
 
 
 def settings_from(fsdp: Any, fsdp_config: Any) -> dict[str, Any]:
@@ -88,7 +114,7 @@ def settings_from(fsdp: Any, fsdp_config: Any) -> dict[str, Any]:
             config.setdefault("reshard_after_forward", _reshard(option, config.get("version")))
         elif option == "offload":
             config.setdefault("cpu_offload", True)
-    return {**_DEFAULTS, **config}
+    return {**DEFAULTS, **config}
 
 
 def _checked(config: dict[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,23 @@ _LOG_LEVEL_CHOICES = (*LOG_LEVELS, "passive")
 _TOKEN_COUNTS = ("no", "all", "non_padding")
 
 
+# What these say is the same in all processes; the first one says it.
+_SAID_ONCE = ("kunren.seams", "kunren.data.batching")
+
+
+def obey_log_level(args: Any) -> None:
+    """Give kunren's loggers the level that the arguments ask for, and a way to the terminal where there is none."""
+    name = args.log_level if args.should_log else args.log_level_replica
+    kunren = logging.getLogger("kunren")
+    if name in LOG_LEVELS and (args.should_log or name != "warning"):
+        kunren.setLevel(LOG_LEVELS[name])
+        if LOG_LEVELS[name] < logging.WARNING and not kunren.hasHandlers():  # which Python shows by itself
+            kunren.addHandler(logging.StreamHandler())
+    elif name == "warning":
+        for part in _SAID_ONCE:
+            logging.getLogger(part).setLevel(logging.ERROR)
+
+
 def profiled_steps(value: str) -> tuple[int, int]:
     """The first and the last step of "10:14"; "10" is one step. ValueError for what is neither."""
     first, colon, last = str(value).partition(":")
@@ -50,7 +67,9 @@ class LoggingAndTracking(ArgumentGroup):
         "passive", "Level of the main process's loggers; 'passive' leaves it as it is.", _LOG_LEVEL_CHOICES
     )
     log_level_replica: str = explained(
-        "warning", "Level of the other processes' loggers; 'passive' leaves it as it is.", _LOG_LEVEL_CHOICES
+        "warning",
+        "Level of the other processes' loggers; the same warnings come from the main one. 'passive': as it is.",
+        _LOG_LEVEL_CHOICES,
     )
     run_report: bool = explained(
         True, "Write report.html and curves.png into the output folder when a training ends, however it ends."

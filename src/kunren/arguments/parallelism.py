@@ -43,7 +43,7 @@ def parallelism_of(config: Any) -> Parallelism:
         for name in config:
             if name not in names:
                 raise refuse(
-                    "parallelism_config", dict(config), f"{name!r} is no size in it.{did_you_mean(str(name), names)}"
+                    "parallelism_config", dict(config), f"{name!r} is none of {names}.{did_you_mean(str(name), names)}"
                 )
         given: dict[str, Any] = dict(config)
     else:
@@ -73,10 +73,16 @@ def check(args: Any) -> None:
             "parallelism_config", {"dp_shard_size": sizes.dp_shard_size}, "weights are divided by FSDP: set fsdp=True."
         )
     if args.fsdp and sizes.dp_replicate_size > 1 and sizes.dp_shard_size == 1:
+        names, given = ("dp_replicate_size", "dp_shard_size"), args.parallelism_config
+        told = {name: getattr(sizes, name) for name in names if not isinstance(given, Mapping) or name in given}
         raise refuse(
             "parallelism_config",
-            {"dp_replicate_size": sizes.dp_replicate_size},
-            "fsdp=True divides the weights: say among how many processes of a group, dp_shard_size=...",
+            told,
+            "fsdp=True divides the weights among the processes of a group, and a group of one has nobody to divide them "
+            "with. Raise dp_shard_size to 2 or more, or leave fsdp out for a copy of the model in each process."
+            if "dp_shard_size" in told
+            else "fsdp=True divides the weights among the processes of a group. Add how many a group has, "
+            "dp_shard_size, or leave fsdp out for a copy of the model in each process.",
         )
     if args.deepspeed and sizes.processes > 1:
         raise refuse("parallelism_config", str(sizes), "DeepSpeed divides the processes itself: leave one of both out.")

@@ -205,3 +205,13 @@ def test_rules_that_divide_the_parameters_otherwise_are_refused(before: dict[str
 def test_rules_with_other_numbers_take_effect(before: dict[str, Any], after: dict[str, Any]) -> None:
     (change,) = changed(before, after)
     assert change.refusal is None
+
+
+def test_of_dicts_the_table_has_what_differs() -> None:
+    before = {"fsdp": True, "fsdp_config": {"cpu_offload": True, "reshard_after_forward": True}}
+    after = {"fsdp": True, "fsdp_config": {"cpu_offload": True, "reshard_after_forward": False}}
+    text = table(changed(before, after))
+    assert "{'reshard_after_forward': True}" in text and "{'reshard_after_forward': False}" in text
+    assert "cpu_offload" not in text and "min_num_params" not in text
+    text = table(changed({}, after))
+    assert "{'cpu_offload': True, 'reshard_after_forward': False}" in text and "xla" not in text

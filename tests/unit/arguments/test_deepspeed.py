@@ -10,6 +10,7 @@ import pytest
 
 from kunren import TrainingArguments
 from kunren.arguments.deepspeed import filled, filled_for_model, launched_config, read_config, stage_of
+from kunren.arguments.deepspeed_keys import _SECTIONS, _of_installed
 
 EXAMPLE: dict[str, Any] = {  # with every key that is known to be set to "auto"
     "train_micro_batch_size_per_gpu": "auto",
@@ -210,3 +211,30 @@ def test_what_accelerate_launch_asks_for(tmp_path: Path, monkeypatch: pytest.Mon
     path.write_text(json.dumps(EXAMPLE))
     monkeypatch.setenv("ACCELERATE_DEEPSPEED_CONFIG_FILE", str(path))
     assert launched_config() == EXAMPLE
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"zero_optimization": {"stagee": 2}}, "zero_optimization.stagee is no key .* Did you mean 'stage'"),
+        (
+            {"zero_optimization": {"offload_optimizer": {"devic": "cpu"}}},
+            "zero_optimization.offload_optimizer.devic is no key .* Did you mean 'device'",
+        ),
+        ({"fp16": {"loss_scale_windw": 5}}, "fp16.loss_scale_windw is no key .* Did you mean 'loss_scale_window'"),
+        ({"bf16": {"q": 5}}, "bf16.q is no key .* Known are bf16_master_weights_and_grads"),
+    ],
+)
+def test_a_misspelt_key_in_a_section_is_told(tmp_path: Path, config: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=f"^deepspeed: {told}"):
+        read_config(config)
+    path = tmp_path / "zero.json"
+    path.write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=f"^deepspeed='{path}': {told}"):
+        read_config(path)
+
+
+def test_the_keys_of_sections_are_those_of_the_installed_deepspeed() -> None:
+    pytest.importorskip("deepspeed")
+    for section, words in _SECTIONS.items():
+        assert _of_installed(section) == set(words.split()), section

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.distributed.fsdp import BackwardPrefetch
+from torch.distributed.fsdp import BackwardPrefetch, ShardingStrategy
 
 from kunren import TrainingArguments
-from kunren.arguments.fsdp import KEYS
+from kunren.arguments.fsdp import KEYS, SHARDING
 
 
 def settings(fsdp: Any = True, config: Any = None) -> Any:
@@ -46,6 +46,10 @@ def test_strategies_of_the_first_version(version: Any, name: str) -> None:
     for found in (
         settings(name, {"version": version}),
         settings(True, {"version": version, "reshard_after_forward": name.upper()}),
+        settings(True, {"fsdp_sharding_strategy": name.upper(), "version": version}),
+        settings(True, {"version": version, "sharding_strategy": name, "reshard_after_forward": name}),
+        settings(True, {"version": version, "sharding_strategy": SHARDING.index(name) + 1}),
+        settings(True, {"version": version, "sharding_strategy": list(ShardingStrategy)[SHARDING.index(name)]}),
     ):
         assert (found["version"], found["reshard_after_forward"]) == (1, name)
 
@@ -55,6 +59,7 @@ def test_strategies_of_the_first_version(version: Any, name: str) -> None:
     [
         ({"reshard_after_forward": "False"}, {"reshard_after_forward": False}),
         ({"reshard_after_forward": 4}, {"reshard_after_forward": 4}),
+        ({"sharding_strategy": "SHARD_GRAD_OP"}, {"reshard_after_forward": False}),
         ({"version": 1, "reshard_after_forward": True}, {"reshard_after_forward": "full_shard"}),
         ({"version": 1, "reshard_after_forward": False}, {"reshard_after_forward": "shard_grad_op"}),
         ({"version": 1, "backward_prefetch": BackwardPrefetch.BACKWARD_POST}, {"backward_prefetch": "backward_post"}),
@@ -74,7 +79,11 @@ REFUSED: list[tuple[Any, list[str]]] = [
     ({"reshard_after_foward": True}, ["'reshard_after_foward'", "Did you mean 'reshard_after_forward'?"]),
     ({"fsdp_cpu_offlod": True}, ["'fsdp_cpu_offlod'", "Did you mean 'cpu_offload'?"]),
     ({"fsdp_offload_params": True}, ["Did you mean 'cpu_offload'?"]),
-    ({"fsdp_sharding_strategy": "FULL_SHARD"}, ["Did you mean 'reshard_after_forward'?"]),
+    ({"shardng_strategy": "FULL_SHARD"}, ["Did you mean 'sharding_strategy'?"]),
+    ({"sharding_strategy": "FULL_SHRD"}, ["sharding_strategy='FULL_SHRD'", "Did you mean 'full_shard'?"]),
+    ({"sharding_strategy": 6}, ["sharding_strategy=6", "1 to 5"]),
+    ({"sharding_strategy": "NO_SHARD"}, ["only FSDP 1 has it", "'version': 1"]),
+    ({"version": 1, "sharding_strategy": 1, "reshard_after_forward": "no_shard"}, ["sharding_strategy=1", "keep one"]),
     ({"cpu_offload": True, "fsdp_cpu_offload": False}, ["cpu_offload=True", "fsdp_cpu_offload=False"]),
     ({"min_num_params": 5, "transformer_layer_cls_to_wrap": ["Block"]}, ["min_num_params", "keep one"]),
     ({"auto_wrap_policy": "size_based_wrap"}, ["auto_wrap_policy='size_based_wrap'", "min_num_params=0"]),
