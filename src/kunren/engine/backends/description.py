@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from kunren.arguments.parallelism import parallelism_of
 from kunren.base.environment import is_launched, visible_device_count
 from kunren.engine.backend import Backend
 
@@ -28,11 +29,7 @@ def description(engine: Backend, args: Any) -> str:
     precision = "" if engine.autocast_dtype is None else f", in {str(engine.autocast_dtype).removeprefix('torch.')}"
     if engine.world_size > 1:
         over = _transport(device)
-        spread = {
-            None: "each with a copy of the model (DistributedDataParallel)",
-            "sharded": "the model sharded among them (FSDP)",
-            "deepspeed": "the model spread by DeepSpeed",
-        }[engine.spread_by]
+        spread = _spread(engine, args)
         on = on if device.type == "cpu" else f"on a {device.type} device each"
         return f"{engine.world_size} processes {over}{on}, {spread}{precision}: {_why_several()}"
     if _divides_batches(engine, args):
@@ -45,6 +42,18 @@ def description(engine: Backend, args: Any) -> str:
 
 def _divides_batches(engine: Backend, args: Any) -> bool:
     return engine.world_size == 1 and engine.spread_by is None and args.n_gpu > 1
+
+
+def _spread(engine: Backend, args: Any) -> str:
+    """What becomes of the model in several processes."""
+    if engine.spread_by is None:
+        return "each with a copy of the model (DistributedDataParallel)"
+    if engine.spread_by == "deepspeed":
+        return f"the model spread by DeepSpeed (ZeRO {getattr(engine, 'stage', '?')})"
+    sizes = parallelism_of(getattr(args, "parallelism_config", None))
+    version = getattr(engine, "version", None)
+    of_what = "each matrix product divided among them" if version is None else f"the model divided by FSDP {version}"
+    return of_what if sizes.processes == 1 else f"{of_what} ({sizes})"
 
 
 def _transport(device: torch.device) -> str:

@@ -42,7 +42,9 @@ def test_several_devices_in_one_process_are_warned_of(caplog: pytest.LogCaptureF
 
 def test_several_processes(caplog: pytest.LogCaptureFixture) -> None:
     assert "2 processes on the CPU, each with a copy" in description(engine(processes=2), arguments())
-    assert "(FSDP)" in description(engine(processes=2, spread_by="sharded"), arguments())
+    sharded = engine(processes=2, spread_by="sharded")
+    sharded.version = 2
+    assert "the model divided by FSDP 2: " in description(sharded, arguments())
     with caplog.at_level(logging.INFO, logger="kunren"):
         announce(engine(processes=2, rank=1), arguments())
     assert not caplog.records
