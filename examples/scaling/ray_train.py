@@ -1,6 +1,6 @@
 """The same run as a job of Ray Train: python ray_train.py --workers 64 TEXT OUTPUT_DIR [--name value ...]
 
-What stands after --workers and --cpu is for train.py, which runs unchanged in each worker.
+From any folder: train.py beside it runs unchanged in each worker, with all words but --workers, --cpu and --restarts.
 """
 
 from __future__ import annotations
@@ -23,6 +23,12 @@ def train(config: dict[str, Any]) -> None:
             raise RuntimeError(f"train.py ended with {end.code}") from end  # which has Ray start it again
 
 
+def words_for_workers(text: str, output_dir: str, others: list[str]) -> list[str]:
+    """The words for train.py. Workers run in another folder, so paths are made absolute."""
+    found = [os.path.abspath(word) if os.path.exists(word) else word for word in others]
+    return [os.path.abspath(text), os.path.abspath(output_dir), *found]
+
+
 def main() -> None:
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
@@ -31,8 +37,10 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--cpu", action="store_true", help="without GPUs")
     parser.add_argument("--restarts", type=int, default=3, help="how often a run whose worker fails is started again")
-    options, words = parser.parse_known_args()
-    words = [os.path.abspath(word) if not word.startswith("-") and os.sep in word else word for word in words]
+    parser.add_argument("text", help="a file that all machines see")
+    parser.add_argument("output_dir", help="a folder that all machines see")
+    options, others = parser.parse_known_args()
+    words = words_for_workers(options.text, options.output_dir, others)
     trainer = TorchTrainer(
         train,
         train_loop_config={"script": str(Path(__file__).with_name("train.py").resolve()), "words": words},

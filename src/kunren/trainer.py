@@ -252,6 +252,7 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
         self._trial, self._ignore_keys_for_eval = trial, ignore_keys_for_eval
         self._undo.append(begin_trackers(self))  # first in, last out: with the outcome
         try:
+            self.engine.meet("train()")
             run = self._run = prepare_run(self, resume_from_checkpoint)
             self._undo.insert(0, partial(leave_report, self))
             run.start_time = time.time()

@@ -124,6 +124,52 @@ def test_one_process_without_a_launcher_and_every_form_of_the_configuration(tmp_
         assert_same(run, one)
 
 
+class ByHand(Trainer):
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        model.train()
+        loss: torch.Tensor = self.compute_loss(model, self._prepare_inputs(inputs))
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+
+def by_hand(folder: Path, stages: tuple[int, ...]) -> list[Any]:
+    losses = []
+    for stage in stages:
+        options = {"per_device_train_batch_size": 8} if stage == 0 else {"deepspeed": config_of(stage)}
+        trainer = ByHand(Tagger(), arguments(folder, **options, optim="adamw_torch"), train_dataset=Rows(50, False))
+        trainer.train()
+        losses.append([log["loss"] for log in trainer.state.log_history if "loss" in log])
+    return losses
+
+
+def test_backward_that_an_overridden_step_calls_by_itself(tmp_path: Path) -> None:
+    """It trains: DeepSpeed exchanges gradients then as well."""
+    expected = run_ranks(by_hand, tmp_path, (0,), ranks=1)[0][0]
+    for losses in run_ranks(by_hand, tmp_path, (2, 3))[0]:
+        assert losses == pytest.approx(expected, rel=1e-5)
+
+
+class Odd(Tagger):
+    def __init__(self, name: str, weight: torch.Tensor) -> None:
+        super().__init__()
+        self.register_parameter(name, torch.nn.Parameter(weight))
+
+
+def odd_weights(folder: Path) -> list[str]:
+    told = []
+    for model, stage in ((Odd("scale", torch.tensor(1.0)), 1), (Odd("nothing", torch.ones(0, 2)), 3)):
+        trainer = Trainer(model, arguments(folder, deepspeed=config_of(stage)), train_dataset=Rows(50))
+        with pytest.raises(ValueError) as raised:
+            trainer.train()
+        told.append(str(raised.value))
+    return told
+
+
+def test_weights_that_it_cannot_exchange_are_named(tmp_path: Path) -> None:
+    scalar, empty = run_ranks(odd_weights, tmp_path)[0]
+    assert "['scale'] have no dimension" in scalar and "['nothing'] have no numbers" in empty
+
+
 def refusals(folder: Path) -> list[str]:
     sgd = {"optimizer": {"type": "AdamW", "params": {"lr": 1.0}}}
     return [
@@ -136,6 +182,7 @@ def refusals(folder: Path) -> list[str]:
         refused(folder, config_of(2), torch_compile=True),
         refused(folder, config_of(2), bf16_full_eval=True),
         refused(folder, config_of(4)),
+        refused(folder, config_of(2, bf16="yes")),
         refused(folder, config_of(2)),
     ]
 
@@ -151,6 +198,7 @@ def test_what_cannot_work_is_refused_before_the_training(tmp_path: Path) -> None
         "torch_compile=True does not work with deepspeed",
         "bf16_full_eval=True would change the weights",
         "zero_optimization.stage=4 cannot work",
+        "bf16='yes' cannot work",
         "accepted",
     ]
     for told, words in zip(run_ranks(refusals, tmp_path, ranks=1)[0], expected, strict=True):

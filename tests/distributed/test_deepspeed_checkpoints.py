@@ -197,3 +197,45 @@ def test_a_loss_scale_is_saved_as_it_was_at_the_step(tmp_path: Path) -> None:
     for expected, found in run_ranks(gone_on_in_fp16, tmp_path):
         assert numpy.isinf(expected[0])
         assert found == expected
+
+
+def of_fsdp(folder: Path) -> str:
+    options = {"max_steps": 2, "save_strategy": "steps", "save_steps": 2}
+    Trainer(Tagger(), arguments(folder, fsdp=True, **options), train_dataset=Rows(50)).train()
+    with pytest.raises(ValueError) as raised:
+        divided(folder / "again", config_of(2), **options, resume=str(folder / "checkpoint-2"))
+    return str(raised.value)
+
+
+def test_moments_that_fsdp_has_divided_are_not_dropped_without_a_word(tmp_path: Path) -> None:
+    for told in run_ranks(of_fsdp, tmp_path / "run"):
+        assert "has the optimizer of a run without DeepSpeed" in told
+
+
+def adapted(folder: Path, stage: int) -> list[float]:
+    from peft import LoraConfig, get_peft_model
+
+    torch.manual_seed(0)
+    model = get_peft_model(Tagger(), LoraConfig(r=2, target_modules=["head"], modules_to_save=["embedding"]))
+    config = config_of(stage, zero={"stage3_param_persistence_threshold": 0} if stage == 3 else {})
+    options = arguments(folder, deepspeed=config, max_steps=2, save_strategy="steps", save_steps=2, optim="adamw_torch")
+    trainer = Trainer(model, options, train_dataset=Rows(50))
+    trainer.train()
+    trainer.save_model(str(folder / "model"))
+    return [log["loss"] for log in trainer.state.log_history if "loss" in log]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed")
+def test_adapters_are_whole_at_every_stage(tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    runs = [partial(adapted, tmp_path / str(stage), stage) for stage in (2, 3)]
+    second, third = run_ranks(each, runs)[0]
+    assert third == pytest.approx(second, rel=1e-6)
+    found = load_file(tmp_path / "2" / "model" / "adapter_model.safetensors")
+    assert len(found) == 3
+    for folder in (tmp_path / "3" / "model", tmp_path / "3" / "checkpoint-2"):
+        adapter = load_file(folder / "adapter_model.safetensors")
+        assert adapter.keys() == found.keys()
+        for name, value in adapter.items():
+            torch.testing.assert_close(value, found[name])

@@ -287,3 +287,26 @@ def test_all_look_for_what_is_not_finite(tmp_path: Path, version: int) -> None:
     first, second = run_ranks(spoilt, tmp_path, version)
     assert "every output of a module is finite" in first
     assert "the first output that is not finite is that of" in second
+
+
+class WithNothing(Tagger):
+    def __init__(self) -> None:
+        super().__init__()
+        self.nothing = nn.Parameter(torch.ones(0, 3))
+
+
+def saves_nothing_too(folder: Path, version: int) -> list[list[float]]:
+    options = {"fsdp": True, "fsdp_config": {"version": version}, "save_strategy": "steps", "save_steps": 2}
+    found = []
+    for resume in (None, str(folder / "checkpoint-2")):
+        trainer = Trainer(WithNothing(), arguments(folder, max_steps=4, **options), train_dataset=Rows(24))
+        trainer.train(resume)
+        trainer.save_model(str(folder / "model"))
+        found.append([log["loss"] for log in trainer.state.log_history if "loss" in log])
+    return found
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_weight_without_numbers_is_saved_with_the_others(tmp_path: Path, version: int) -> None:
+    first, second = run_ranks(saves_nothing_too, tmp_path, version)[0]
+    assert first == second

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import shlex
 import signal
 import subprocess
@@ -55,20 +56,47 @@ def test_shells_can_read_them(name: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def words_of(script: str, command: str, folder: Path) -> list[str]:
-    """What a script of three words for itself and two for the training gives to a command."""
+def words_of(script: str, command: str, folder: Path, **variables: str) -> list[str]:
+    """What a script of three words for itself and two for the training gives to a command, from another folder."""
     program(folder / "bin", command, '#!/bin/bash\nprintf "%s\\n" "$@"\n')
     path = f"{folder / 'bin'}:{os.environ['PATH']}"
     words = ["bash", str(FILES / script), "8", "first", "3", "my text", "out"]
     return subprocess.run(
-        words, env=os.environ | {"PATH": path}, capture_output=True, text=True, check=True
+        words, cwd=folder, env=os.environ | {"PATH": path} | variables, capture_output=True, text=True, check=True
     ).stdout.splitlines()
 
 
 def test_torchrun_knows_its_options(tmp_path: Path) -> None:
+    program(tmp_path / "bin", "nvidia-smi", "#!/bin/bash\nexit 9\n")
     found = torch.distributed.run.get_args_parser().parse_args(words_of("torchrun.sh", "torchrun", tmp_path))
     assert (found.nnodes, found.rdzv_endpoint, found.rdzv_conf) == ("8", "first:29400", "is_host=false")
-    assert (found.training_script, found.training_script_args) == ("train.py", ["my text", "out"])
+    assert (found.training_script, found.training_script_args) == (str(FILES / "train.py"), ["my text", "out"])
+    assert found.nproc_per_node == "2"
+    assert "--nproc-per-node=5" in words_of("torchrun.sh", "torchrun", tmp_path, PROCESSES="5")
+    program(tmp_path / "bin", "nvidia-smi", "#!/bin/bash\necho 'GPU 0: NVIDIA (UUID: GPU-1)'\n")
+    assert "--nproc-per-node=gpu" in words_of("torchrun.sh", "torchrun", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["torchrun.sh", "kunren_launch.sh"])
+def test_scripts_without_words_say_which_they_take(name: str) -> None:
+    done = subprocess.run(["bash", str(FILES / name), "1"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"usage: {FILES / name} MACHINES") and done.stderr.count("\n") == 1
+
+
+def test_workers_of_ray_get_absolute_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "more").touch()
+    words = runpy.run_path(str(FILES / "ray_train.py"))["words_for_workers"]
+    found = words("text.txt", "out", ["--steps", "5", "--other", "more"])
+    assert found == [
+        str(tmp_path / "text.txt"),
+        str(tmp_path / "out"),
+        "--steps",
+        "5",
+        "--other",
+        str(tmp_path / "more"),
+    ]
 
 
 def as_launched(words: list[str]) -> Request:
@@ -79,7 +107,7 @@ def as_launched(words: list[str]) -> Request:
 def test_kunren_launch_knows_its_options(tmp_path: Path) -> None:
     found = as_launched(words_of("kunren_launch.sh", "kunren", tmp_path))
     expected = {"--nodes": "8", "--node-rank": "3", "--rendezvous": "first", "--max-restarts": "3"}
-    assert (found.options, found.source, found.words) == (expected, "train.py", ["my text", "out"])
+    assert (found.options, found.source, found.words) == (expected, str(FILES / "train.py"), ["my text", "out"])
 
 
 def container_words(container: dict[str, Any]) -> Request:
@@ -101,8 +129,12 @@ def test_the_job_of_kubernetes_agrees_with_itself() -> None:
     assert found.options["--rendezvous"].split(":")[0] == first
     assert template["spec"]["subdomain"] == service["metadata"]["name"]
     assert job["spec"]["completionMode"] == "Indexed" and template["spec"]["restartPolicy"] == "Never"
-    rule = job["spec"]["podFailurePolicy"]["rules"][1]["onExitCodes"]
-    assert rule["containerName"] == template["spec"]["containers"][0]["name"]
+    rules = job["spec"]["podFailurePolicy"]["rules"]
+    assert rules[0] == {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
+    by_status = [(rule["action"], rule["onExitCodes"]["operator"], rule["onExitCodes"]["values"]) for rule in rules[1:]]
+    assert by_status == [("Ignore", "In", [75]), ("FailJob", "In", [2])]
+    names = {rule["onExitCodes"]["containerName"] for rule in rules[1:]}
+    assert names == {template["spec"]["containers"][0]["name"]}
 
 
 def test_the_job_of_kubeflow_agrees_with_itself() -> None:

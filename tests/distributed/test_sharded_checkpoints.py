@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -211,6 +213,15 @@ def test_a_merged_checkpoint_is_the_saved_model(
     assert main(["checkpoint", "ls", str(checkpoint)]) == 0
     assert f"28 tensors, {models[0].num_parameters():,} parameters" in capsys.readouterr().out
     assert main(["checkpoint", "diff", str(checkpoint), str(checkpoint)]) == 0
+    configs = [folder / "config.json" for folder in (checkpoint, tmp_path / "checkpoint-2-merged", tmp_path / "final")]
+    assert [json.loads(path.read_text())["dtype"] for path in configs] == ["float32"] * 3
+    whole = tmp_path / "whole" / "checkpoint-2"
+    shutil.copytree(checkpoint, whole, ignore=shutil.ignore_patterns("pytorch_model_fsdp_0"))
+    shutil.copy(tmp_path / "final" / "model.safetensors", whole)  # without the second name of the tie
+    capsys.readouterr()
+    assert main(["checkpoint", "diff", str(checkpoint), str(whole)]) == 0
+    said = capsys.readouterr().out
+    assert "tensors that are equal: 28" in said or "No difference: 28 tensors" in said
     assert main(["checkpoint", "merge", str(checkpoint)]) == 2
     assert "exists and is not empty" in capsys.readouterr().err
     (checkpoint / "optimizer_0" / "__1_0.distcp").unlink()

@@ -178,7 +178,7 @@ TEXTS = {
         "True は 'all'。"
     ),
     "log_level": "メインプロセスのログレベル。'passive' なら変更しない。",
-    "log_level_replica": "メイン以外のプロセスのログレベル。メインと同じ警告はメインだけが出す。'passive' なら変更しない。",
+    "log_level_replica": "メイン以外のプロセスのログレベル。同じ警告はメインだけが出す。'passive' なら変更しない。",
     "run_report": "学習が終わると（途中で終わった場合も）、出力フォルダーに report.html と curves.png を書き出す。",
     "peak_tflops": (
         "デバイス 1 台の理論ピーク性能（学習時の精度での TFLOP/s）。FLOPs 利用率の分母になる。"

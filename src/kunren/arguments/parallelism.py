@@ -78,8 +78,8 @@ def check(args: Any) -> None:
         raise refuse(
             "parallelism_config",
             told,
-            "fsdp=True divides the weights among the processes of a group, and a group of one has nobody to divide them "
-            "with. Raise dp_shard_size to 2 or more, or leave fsdp out for a copy of the model in each process."
+            "fsdp=True divides the weights among the processes of a group, and a group of one divides nothing. "
+            "Raise dp_shard_size to 2 or more, or leave fsdp out for a copy of the model in each process."
             if "dp_shard_size" in told
             else "fsdp=True divides the weights among the processes of a group. Add how many a group has, "
             "dp_shard_size, or leave fsdp out for a copy of the model in each process.",

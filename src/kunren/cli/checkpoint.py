@@ -40,7 +40,8 @@ def add_command(commands: Commands) -> None:
     comparing = actions.add_parser(
         "diff",
         help="what differs between two checkpoints",
-        description="What differs between two checkpoints. The exit status is 1 if anything does.",
+        description="What differs between two checkpoints. The exit status is 1 if weights, optimizer or state do, "
+        "and 0 where nothing or only arguments, the log or other files do.",
     )
     comparing.add_argument("first", type=Path, metavar="A", help="a checkpoint")
     comparing.add_argument("second", type=Path, metavar="B", help="another one")
@@ -100,7 +101,7 @@ def run_diff(options: argparse.Namespace) -> int:
             raise CheckpointCommandError(f"{folder} is a folder of checkpoints: name one of them to compare.")
     difference = compare(options.first, options.second)
     _print(options.json, difference.as_dict(), lambda: _difference(difference))
-    return int(not difference.is_empty)
+    return int(not difference.values_are_equal)
 
 
 def run_merge(options: argparse.Namespace) -> int:

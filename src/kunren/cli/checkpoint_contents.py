@@ -21,6 +21,7 @@ from kunren.checkpoint.formats import (
     SHARDED_CONTENTS_NAME,
     SHARDED_WEIGHTS_NAME,
 )
+from kunren.checkpoint.formats.safetensors_file import torch_name
 from kunren.checkpoint.layout import (
     TRAINER_STATE_NAME,
     problems,
@@ -157,7 +158,7 @@ def forms_in(path: Path) -> Iterator[tuple[str, TensorForm]]:
             stored = {}
             for name in file.keys():  # noqa: SIM118  # it is no mapping
                 part = file.get_slice(name)
-                stored[name] = TensorForm(path, name, tuple(part.get_shape()), part.get_dtype())
+                stored[name] = TensorForm(path, name, tuple(part.get_shape()), torch_name(part.get_dtype()))
             metadata = file.metadata() or {}
     except safetensors.SafetensorError as error:
         raise ValueError(f"{path} cannot be read: {error}") from error

@@ -83,12 +83,18 @@ class Difference:
         found = (self.state, self.arguments, self.only_first, self.only_second, self.tensors, self.files)
         return not any(found) and not self.optimizer_differs
 
+    @property
+    def values_are_equal(self) -> bool:
+        """Whether a run would go on with the same numbers: logs, arguments and other files may differ."""
+        state = [name for name, _, _ in self.state if name != "log_history"]
+        return not (state or self.only_first or self.only_second or self.tensors or self.optimizer_differs)
+
     def as_dict(self) -> dict[str, Any]:
         """For JSON: what differs by name, with the values of both sides."""
         values = dataclasses.asdict(self)
         for name in ("state", "arguments"):
             values[name] = {key: {"first": one, "second": other} for key, one, other in values[name]}
-        return {**values, "equal": self.is_empty}
+        return {**values, "equal": self.is_empty, "values_are_equal": self.values_are_equal}
 
 
 def compare(first: Path, second: Path) -> Difference:
@@ -167,8 +173,7 @@ def _compare_arguments(first: Path, second: Path, difference: Difference) -> Non
 
 
 def _compare_tensors(first: Weights, second: Weights, difference: Difference) -> None:
-    difference.only_first = sorted(first.forms.keys() - second.forms.keys())
-    difference.only_second = sorted(second.forms.keys() - first.forms.keys())
+    difference.only_first, difference.only_second = _only_in(first, second), _only_in(second, first)
     for name in sorted(first.forms.keys() & second.forms.keys()):
         one, other = first.forms[name], second.forms[name]
         found = TensorDifference(name, (one.shape, other.shape), (one.dtype, other.dtype))
@@ -179,6 +184,13 @@ def _compare_tensors(first: Weights, second: Weights, difference: Difference) ->
                 continue
             found = dataclasses.replace(found, max_difference=largest, differing=differing, elements=one.elements)
         difference.tensors.append(found)
+
+
+def _only_in(one: Weights, other: Weights) -> list[str]:
+    """Names that only one has, but for further names of a tensor that both have: transformers writes one of a tie."""
+    shared = {(form.path, form.stored_as) for name, form in one.forms.items() if name in other.forms}
+    names = sorted(one.forms.keys() - other.forms.keys())
+    return [name for name in names if (one.forms[name].path, one.forms[name].stored_as) not in shared]
 
 
 def _optimizer(first: Path, second: Path) -> str:

@@ -37,6 +37,7 @@ _OF_OTHERS = re.compile(
     r"Connection (closed|reset|refused)|Broken pipe|closed by peer|[Tt]imed? ?out|NCCL|remote process|heartbeat",
 )
 _MEETING_SECONDS = 900
+_APART_SECONDS = 20.0  # between the ends of the processes; longer than a last save mostly takes
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,8 @@ class _Agent(LocalElasticAgent):
         logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
         self._texts = texts
         self._signals = 0
+        self._first_end: float | None = None  # when a process has ended well, until that is told
+        self._has_told_of_end = False
         self._listen()
 
     @property
@@ -164,7 +167,22 @@ class _Agent(LocalElasticAgent):
                 told = _told(result.failures, self.world_size, self._texts)
                 again = self._texts["again"].format(allowed - self._remaining_restarts + 1, allowed)
                 _say(f"{told}\n{again}")
+        elif result.state == WorkerState.HEALTHY and not self._signals:
+            self._tell_of_early_end(worker_group)
         return result
+
+    def _tell_of_early_end(self, worker_group: WorkerGroup) -> None:
+        """Others may wait for one that has ended, with 0, before it met them; it may as well be the last to write."""
+        context: Any = self._pcontext
+        handlers: Mapping[int, Any] = context.subprocess_handlers if context is not None else {}
+        ended = [worker_group.workers[place].global_rank for place, one in handlers.items() if one.proc.poll() == 0]
+        if not ended or self._has_told_of_end:
+            self._first_end = None
+        elif self._first_end is None:
+            self._first_end = time.monotonic()
+        elif time.monotonic() - self._first_end > _APART_SECONDS:
+            self._has_told_of_end = True
+            _say(self._texts["early"].format(", ".join(map(str, sorted(ended))), self.world_size))
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         context: Any = self._pcontext

@@ -147,6 +147,8 @@ def _check_source(request: Request, text: dict[str, Any]) -> bool:
     if source is None:
         raise LaunchError(text["no_script"])
     if "--module" in request.options:
+        if Path(source).is_file():  # to look for it as a module would run it
+            raise LaunchError(text["is_file"].format(source))
         found = None
         with contextlib.suppress(ImportError, ValueError):
             sys.path.insert(0, os.getcwd())  # where `python -m` looks first
@@ -155,6 +157,8 @@ def _check_source(request: Request, text: dict[str, Any]) -> bool:
             raise LaunchError(text["no_module"].format(source))
         return False
     path = Path(source)
+    if path.is_dir():
+        raise LaunchError(text["folder"].format(source))
     if not path.is_file():
         beside = [str(other) for other in path.parent.glob("*") if other.suffix in (".py", *_CONFIGS)]
         nearest = closest_name(str(path), beside)

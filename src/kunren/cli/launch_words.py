@@ -92,6 +92,8 @@ WORDS = {
         "or_auto": " or auto",
         "no_script": "Give a script or a configuration: kunren launch SCRIPT.py. `kunren launch --help` explains all.",
         "no_file": "{} does not exist.{}",
+        "folder": "{} is a folder: give a script or a configuration in it, or -m PACKAGE.",
+        "is_file": "{} is a file: leave -m out, or give the name of a module, such as package.train.",
         "no_python": "{} is neither a Python file nor a configuration (.yaml, .yml, .json): give one of these, or "
         "-m MODULE.",
         "no_module": "There is no module {}: -m takes a name such as package.train, found from this folder.",
@@ -120,6 +122,8 @@ WORDS = {
         "failed": "process {} of {} failed first, with exit status {}",
         "killed": "process {} of {} was the first to end, killed by {}.",
         "out_of_memory": " The system does that when its memory is used up.",
+        "early": "process {} of {} has ended, with exit status 0, and others go on. If they wait for it, they wait in "
+        "vain: all processes have to go through the whole script.",
         "again": "All are started again ({} of {}).",
         "not_met": "At {}, {} machines did not meet: {}",
         "closed": "At {}, the {} machines had met already, and one has ended: start all of them again. ({})",
@@ -141,6 +145,8 @@ WORDS = {
         "or_auto": "または auto ",
         "no_script": "スクリプトか設定ファイルを指定する: kunren launch SCRIPT.py。説明は `kunren launch --help`。",
         "no_file": "{} がない。{}",
+        "folder": "{} はフォルダー。中のスクリプトか設定ファイル、または -m PACKAGE を指定する。",
+        "is_file": "{} はファイル。-m を外すか、package.train のようなモジュール名を指定する。",
         "no_python": "{} は Python のファイルでも設定ファイル（.yaml、.yml、.json）でもない。"
         "どちらか、または -m MODULE を指定する。",
         "no_module": "モジュール {} がない。-m には、このフォルダーから見つかる package.train のような名前を指定する。",
@@ -170,6 +176,8 @@ WORDS = {
         "failed": "{1} プロセス中、プロセス {0} が最初に失敗した（終了ステータス {2}）",
         "killed": "{1} プロセス中、プロセス {0} が {2} により最初に終わった。",
         "out_of_memory": "メモリー不足のときにシステムがそうする。",
+        "early": "{1} プロセス中、プロセス {0} が終了ステータス 0 で終わり、他は続いている。"
+        "それを待っているなら、いつまでも終わらない。全プロセスがスクリプトを最後まで実行する必要がある。",
         "again": "すべてを起動し直す（{} / {}）。",
         "not_met": "{} に {} 台のマシンが集合しなかった: {}",
         "closed": "{} に {} 台のマシンがすでに集合し、1 台が終わっている。すべてを起動し直す。（{}）",

@@ -97,6 +97,10 @@ class Backend(ABC):
     def barrier(self) -> None:
         """Wait until every process is here."""
 
+    def meet(self, call: str) -> None:
+        """Before a call that all processes have to make: RuntimeError where one of them does something else."""
+        return
+
     def bare(self, model: nn.Module) -> nn.Module:
         """The prepared model without what exchanges gradients: to be called by some processes, or some times more."""
         return model

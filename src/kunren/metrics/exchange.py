@@ -9,7 +9,14 @@ from typing import Any, Protocol, final
 import torch
 
 from kunren.base.nested import map_tensors
-from kunren.data.batching.ranks import RankRows, Spare
+from kunren.data.batching.ranks import (
+    RankRows,
+    Spare,
+    check_rows,
+    rows_divided,
+    take_first_row,
+    warn_of_unlike_streams,
+)
 from kunren.metrics.collected import Collected
 from kunren.metrics.metric_set import MetricSet
 from kunren.metrics.outputs import BatchOutputs
@@ -76,6 +83,7 @@ class Exchange(Alone):
         super().__init__(self._add)
         self._processes, self._needs_logits, self._take = processes, needs_logits, take
         self._ends_with_spare = bool(getattr(getattr(loader, "batch_sampler", None), "ends_with_spare", False))
+        self._loader, self._rows = loader, rows_divided(loader)
         self._mine: list[Answered] = []
         # A stream draws the same random numbers in all processes, which all read it.
         if not isinstance(getattr(loader, "dataset", None), RankRows):
@@ -94,18 +102,21 @@ class Exchange(Alone):
 
     def end(self, is_last: bool, stops: bool) -> bool:
         own = self._mine if self._processes.brings_data else []
-        found = self._processes.gather_objects((own, stops, is_last))
+        found = self._processes.gather_objects((own, stops, is_last, self._rows, take_first_row(self._loader)))
         self._mine = []
-        if len({ends for _, _, ends in found}) > 1:
+        check_rows("evaluation", [rows for *_, rows, _ in found])
+        if len({first for *_, first in found} - {None}) > 1:
+            warn_of_unlike_streams("evaluation")
+        if len({ends for _, _, ends, *_ in found}) > 1:
             raise ValueError(
                 "The evaluation data of some processes has ended, and that of others has not: a stream has to give the "
                 "same rows in all processes, which divide them, and loaders of your own as many batches in each."
             )
-        answered = [piece for pieces, _, _ in found for piece in pieces]
+        answered = [piece for pieces, *_ in found for piece in pieces]
         for number, piece in enumerate(answered, 1):
             piece.outputs.is_last = is_last and number == len(answered)
             self._take(piece)
-        return any(stop for _, stop, _ in found)
+        return any(stop for _, stop, *_ in found)
 
 
 def _on_host(tensor: torch.Tensor) -> torch.Tensor:

@@ -41,6 +41,7 @@ class EvaluationSeams(DataSeams, OptimizationSeams, Seams):
                 metrics.update(self.evaluate(chosen, ignore_keys, f"{metric_key_prefix}_{name}"))
             return metrics
 
+        self.engine.meet("evaluate()")
         _refuse_empty(self.eval_dataset if eval_dataset is None else eval_dataset, "evaluation")
         start_time = time.time()
         loader = self.get_eval_dataloader(eval_dataset)
@@ -55,6 +56,7 @@ class EvaluationSeams(DataSeams, OptimizationSeams, Seams):
         self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
     ) -> PredictionOutput:
         """Predictions and labels of a data set in its order, arrays of (rows, ...); metrics where there are labels."""
+        self.engine.meet("predict()")
         _refuse_empty(test_dataset, "test")
         start_time = time.time()
         loader = self.get_test_dataloader(test_dataset)

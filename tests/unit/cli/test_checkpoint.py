@@ -204,9 +204,32 @@ def test_other_names_shapes_and_types(tmp_path: Path, capsys: pytest.CaptureFixt
     assert (found["only_first"], found["only_second"], found["equal_tensors"]) == (["a"], ["c"], 0)
     shapes, types = found["tensors"]
     assert (shapes["name"], shapes["shapes"], shapes["max_difference"]) == ("b", [[2], [3]], None)
-    assert (types["name"], types["dtypes"], types["differing"]) == ("t", ["F32", "F16"], 0)
+    assert (types["name"], types["dtypes"], types["differing"]) == ("t", ["float32", "float16"], 0)
     text = answer(capsys, "diff", one, other)[1]
-    assert "[2] F32 | [3] F32" in text and "tensors only in A: 1\n  a\n" in text
+    assert "[2] float32 | [3] float32" in text and "tensors only in A: 1\n  a\n" in text
+
+
+def test_arguments_alone_are_listed_with_status_zero(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, other = saved(tmp_path / "a", 3), saved(tmp_path / "b", 3, fsdp=True)
+    code, text = answer(capsys, "diff", one, other)
+    assert code == 0
+    assert "fsdp" in text and "No difference" not in text
+    found = parsed(capsys, "diff", one, other)
+    assert found["values_are_equal"] and not found["equal"]
+
+
+def test_the_second_name_of_a_tie_is_not_another_tensor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tensors = {"wte": torch.ones(2), "b": torch.ones(2)}
+    one, other = (
+        rewritten(saved(tmp_path / "a", 3), tensors, {"head": "wte"}),
+        rewritten(saved(tmp_path / "b", 3), tensors),
+    )
+    for first, second in ((one, other), (other, one)):
+        assert answer(capsys, "diff", first, second)[0] == 0
+        found = parsed(capsys, "diff", first, second)
+        assert (found["only_first"], found["only_second"]) == ([], [])
+    rewritten(other, {"b": torch.ones(2)})
+    assert parsed(capsys, "diff", one, other)["only_first"] == ["head", "wte"]
 
 
 def test_adapters_and_pickled_weights_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

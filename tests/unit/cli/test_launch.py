@@ -123,6 +123,8 @@ def test_the_interface_of_an_address() -> None:
         (("--max-restarts", "two", "train.py"), "--max-restarts two: give a whole number, of 0 or more."),
         (("tain.py",), "tain.py does not exist. Did you mean 'train.py'?"),
         (("-m", "nowhere.train"), "There is no module nowhere.train"),
+        (("-m", "train.py"), "train.py is a file: leave -m out, or give the name of a module"),
+        (("folder",), "folder is a folder: give a script or a configuration in it, or -m PACKAGE."),
         (("notes.txt",), "notes.txt is neither a Python file nor a configuration"),
         (("--nodes", "2", "train.py"), "--nodes 2: the machines have to know where they meet: --rendezvous HOST:PORT"),
         (("--nodes", "2", "--rendezvous", "localhost", "train.py"), "which of them is this? Give --node-rank"),
@@ -140,6 +142,7 @@ def test_the_interface_of_an_address() -> None:
 )
 def test_what_cannot_be_started(here: Path, words: Any, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "notes.txt").write_text("no program\n")
+    (here / "folder").mkdir()
     (here / "run.yaml").write_text("learning_rat: 1\n")
     (here / "good.yaml").write_text("learning_rate: 1\n")
     assert said in refused(capsys, *words)

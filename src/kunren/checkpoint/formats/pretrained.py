@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from kunren.base.random_state import preserved
@@ -32,6 +33,8 @@ def save(model: nn.Module, folder: Path, state_dict: Mapping[str, Any] | None) -
             if hasattr(config, "save_pretrained"):
                 if name == "config":  # FSDP 2 has made a class of its own
                     config.architectures = [type(model).__name__.removeprefix("FSDP")]
+                    if isinstance(dtype := getattr(model, "dtype", None), torch.dtype):
+                        config.dtype = str(dtype).removeprefix("torch.")
                 config.save_pretrained(folder)
 
 

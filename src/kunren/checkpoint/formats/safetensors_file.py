@@ -12,6 +12,14 @@ import torch
 
 from kunren.checkpoint.formats.direct_file import BLOCK_BYTES, DirectFile
 
+_WORDS = {"F": "float", "BF": "bfloat", "I": "int", "U": "uint", "C": "complex"}
+_FLOATS_OF_8_BITS = {
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+}
+
 
 def write(tensors: Mapping[str, torch.Tensor], file: DirectFile, metadata: Mapping[str, str]) -> None:
     """Append a safetensors file: 8 bytes of length, a header of JSON, the tensors in the order of the header.
@@ -63,6 +71,14 @@ def number_of_tensors(path: Path) -> int:
         return len(file.keys())
 
 
+def dtypes(path: Path) -> set[str]:
+    """The types of the tensors in a file, as torch names them."""
+    import safetensors
+
+    with safetensors.safe_open(path, framework="pt") as file:
+        return {torch_name(file.get_slice(name).get_dtype()) for name in file.keys()}  # noqa: SIM118  # no mapping
+
+
 def is_cut_short(path: Path) -> bool:
     """Whether the file ends before it should; its header tells."""
     import safetensors
@@ -72,6 +88,14 @@ def is_cut_short(path: Path) -> bool:
             return False
     except safetensors.SafetensorError:
         return True
+
+
+def torch_name(kind: str) -> str:
+    """What torch calls a type of a header: "float32" for F32."""
+    if kind in _FLOATS_OF_8_BITS:
+        return _FLOATS_OF_8_BITS[kind]
+    letters = kind.rstrip("0123456789")
+    return _WORDS.get(letters, letters.lower()) + kind[len(letters) :]
 
 
 @functools.cache

@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 
 from kunren.checkpoint import weight_files, weights
 from kunren.checkpoint.filling import listing
+from kunren.checkpoint.formats import SHARDED_OPTIMIZER_NAME
 from kunren.checkpoint.layout import OPTIMIZER_NAME
 from kunren.checkpoint.spread import deepspeed_files, loading
 from kunren.checkpoint.spread.deepspeed_files import Files, merge_deepspeed
@@ -104,7 +105,7 @@ class DeepSpeedStorage(Storage):
 
     def load_optimizer(self, optimizer: Optimizer, folder: Path, number_of_decay_parameters: int | None) -> bool:
         if not deepspeed_files.is_in(folder):
-            if (folder / OPTIMIZER_NAME).is_file():
+            if (folder / OPTIMIZER_NAME).is_file() or (folder / SHARDED_OPTIMIZER_NAME).is_dir():
                 raise ValueError(
                     f"{folder} has the optimizer of a run without DeepSpeed, which cannot be divided: resume with "
                     "deepspeed=None, or save_only_model and start from its weights."

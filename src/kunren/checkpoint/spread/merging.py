@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kunren.base.registry import resolve
-from kunren.base.strict_json import write_json
+from kunren.base.strict_json import read_json, write_json
 from kunren.checkpoint import layout
 from kunren.checkpoint.disk import check_room
 from kunren.checkpoint.formats import (
+    CONFIG_NAME,
     EXTRA_STATE_NAME,
     SAFE_WEIGHTS_INDEX_NAME,
     SAFE_WEIGHTS_NAME,
@@ -73,6 +74,7 @@ def merge(checkpoint: Path, output: Path | None = None, file_bytes: int = FILE_B
             _copy_what_describes_the_model(checkpoint, temporary)
         else:
             resolve(f"{_DEEPSPEED}:merge_deepspeed")(checkpoint, temporary)
+        _tell_dtype(temporary)
         result = _described(temporary, output)
         if output.exists():
             output.rmdir()
@@ -127,6 +129,18 @@ def _copy_what_describes_the_model(checkpoint: Path, folder: Path) -> None:
     for path in sorted(checkpoint.iterdir()):
         if path.is_file() and path.name not in _OF_A_RUN and not path.name.startswith("rng_state"):
             shutil.copyfile(path, folder / path.name)
+
+
+def _tell_dtype(folder: Path) -> None:
+    """Have `config.json` name the type of the merged weights, in which `from_pretrained` loads them."""
+    path = folder / CONFIG_NAME
+    config = read_json(path) if path.is_file() else None
+    if not isinstance(config, dict) or "model_type" not in config:
+        return
+    kinds = {kind for file in folder.glob("*.safetensors") for kind in safetensors_file.dtypes(file)}
+    floats = [kind for kind in kinds if "float" in kind]
+    if len(floats) == 1:
+        write_json(path, {**config, "torch_dtype" if "torch_dtype" in config else "dtype": floats[0]})
 
 
 def _described(folder: Path, output: Path) -> Merged:

@@ -15,7 +15,6 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler,
 
 from kunren.arguments.parallelism import parallelism_of
 from kunren.base.random_state import mix, position_seed, preserved, seed_for_data
-from kunren.data.loaders import has_length
 
 logger = logging.getLogger(__name__)
 
@@ -293,7 +292,7 @@ def rows_divided(loader: Any) -> int | None:
     """Rows of the data set of which kunren gives each process its part; None of a stream, or a loader of the user's."""
     sampler = getattr(loader, "batch_sampler", None)
     is_divided = any(hasattr(part, "ranks") for part in (sampler, getattr(sampler, "sampler", None)))
-    return len(loader.dataset) if is_divided and has_length(loader.dataset) else None
+    return len(loader.dataset) if is_divided and hasattr(loader.dataset, "__len__") else None
 
 
 def check_rows(name: str, rows: Sequence[int | None]) -> None:
@@ -325,7 +324,7 @@ def warn_of_unlike_streams(name: str) -> None:
 
 
 def _refuse_divided(stream: Any, ranks: int) -> None:
-    of_datasets = getattr(stream, "_distributed", None)  # what split_dataset_by_node leaves in it
+    of_datasets: Any = getattr(stream, "_distributed", None)  # what split_dataset_by_node leaves in it
     if ranks > 1 and getattr(of_datasets, "world_size", 1) > 1:
         raise ValueError(
             f"The stream is part {of_datasets.rank} of {of_datasets.world_size} already (split_dataset_by_node), and "

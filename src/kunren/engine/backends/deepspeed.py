@@ -74,6 +74,7 @@ class DeepSpeedBackend(ProcessesBackend):
                 )
             return self.deepspeed_engine  # type: ignore[no-any-return]
         deepspeed_setup.check_optimizer(optimizer, self.config, self.stage)
+        deepspeed_setup.check_model(model, self.stage)
         super().prepare(model, optimizer)
         self._let_go()
         config = self._config_of_engine(model)
@@ -88,6 +89,13 @@ class DeepSpeedBackend(ProcessesBackend):
                 f"DeepSpeed has replaced the optimizer ({type(optimizer).__name__}) by one that no schedule reaches: "
                 "choose another, such as optim='adamw_torch'."
             )
+        end_of_backward = engine._backward_epilogue
+
+        def note_backward() -> None:
+            end_of_backward()
+            self._has_gradients = True
+
+        engine._backward_epilogue = note_backward  # `loss.backward()` in an overridden training_step comes here as well
         if self.half is not None:
             model.register_forward_pre_hook(_InHalf(self.half), with_kwargs=True)
         self.deepspeed_engine, self.optimizer = engine, optimizer

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.optim import Optimizer
 
 from kunren.base.environment import process_group_is_started
@@ -121,6 +122,22 @@ def check_precision(deepspeed: Any, config: dict[str, Any]) -> None:
                 f"{name}=True: DeepSpeed does not compute in that type on this {accelerator.device_name()}: set "
                 f"{other}=True, or neither."
             )
+
+
+def check_model(model: nn.Module, stage: int) -> None:
+    """ValueError for weights that DeepSpeed cannot send or divide."""
+    scalars = [name for name, parameter in model.named_parameters() if parameter.dim() == 0]
+    if scalars:
+        raise ValueError(
+            f"The parameters {scalars[:4]} have no dimension, and DeepSpeed cannot exchange those: give them the shape "
+            "(1,), as in nn.Parameter(torch.ones(1))."
+        )
+    empty = [name for name, parameter in model.named_parameters() if parameter.numel() == 0]
+    if stage == 3 and empty:
+        raise ValueError(
+            f"The parameters {empty[:4]} have no numbers, which stage 3 cannot divide: take them out of the model, or "
+            "set zero_optimization.stage=2."
+        )
 
 
 def check_optimizer(optimizer: Optimizer, config: dict[str, Any], stage: int) -> None:

@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, final
 
 import torch
@@ -73,10 +74,11 @@ class Fsdp1Backend(ShardedBackend):
                 forward_prefetch=settings.get("forward_prefetch", False),
                 limit_all_gathers=settings.get("limit_all_gathers", True),
                 use_orig_params=True,
-                ignored_states=[parameter for parameter in model.parameters() if parameter.dim() == 0],
+                ignored_states=[one for one in model.parameters() if one.dim() == 0 or one.numel() == 0],
                 device_mesh=self._mesh(),
             )
         wrapped.register_forward_hook(_put_back)
+        model.register_forward_pre_hook(partial(_refuse_bare_call, wrapped))
         vars(model)[_ROOT] = wrapped  # past nn.Module, for which it would be a part of the model
         return wrapped
 
@@ -97,6 +99,16 @@ class Fsdp1Backend(ShardedBackend):
         if self._strategy_name() != "no_shard":
             dist.all_reduce(squares, group=self.wrapped.process_group)
         return squares
+
+
+def _refuse_bare_call(wrapped: Any, model: nn.Module, inputs: Any) -> None:
+    if wrapped.training_state.name == "IDLE":  # neither in its forward pass nor made whole by summon_full_params
+        raise RuntimeError(
+            "The model was called without its FSDP wrapper, which gathers the weights: in compute_loss and "
+            "training_step call the `model` that they are given, not self.model; elsewhere trainer.model_wrapped. "
+            "Around generate(): FullyShardedDataParallel.summon_full_params(trainer.model_wrapped, writeback=False), "
+            "in all processes, or FSDP 2, which does without."
+        )
 
 
 def _put_back(model: nn.Module, inputs: Any, output: Any) -> None:

@@ -44,7 +44,7 @@ def is_divided(model: nn.Module) -> bool:
 
 
 def step_one_by_one(optimizer: Optimizer) -> None:
-    """Where a group has weights that are divided in different ways, torch's kernels for many at once take none of them."""
+    """Where a group has weights that are divided in different ways: torch's kernels for many at once refuse them."""
     for group in optimizer.param_groups:
         kinds = {parameter.device_mesh if isinstance(parameter, DTensor) else None for parameter in group["params"]}
         if len(kinds) > 1:

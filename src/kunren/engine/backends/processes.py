@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, final
 
@@ -24,8 +25,10 @@ from kunren.base.nested import map_tensors
 from kunren.base.random_state import mix, set_seed
 from kunren.data.batching.choose import order_by
 from kunren.data.batching.ranks import data_place
+from kunren.engine.backends.appointments import Appointments
 from kunren.engine.backends.neighbours import FEW, Neighbours, meet
 from kunren.engine.backends.plain import PlainBackend
+from kunren.engine.backends.same_arguments import refuse_differences
 
 _GOODBYE = timedelta(seconds=30)  # that a process waits at its end for the others to come to theirs
 
@@ -40,6 +43,7 @@ class ProcessesBackend(PlainBackend):
     def __init__(self, args: Any) -> None:
         _check(args)
         if not process_group_is_started():
+            _check_variables(args)
             start_process_group(args.device, args.ddp_backend, args.ddp_timeout_delta)
             atexit.register(_leave)
         super().__init__(args)
@@ -80,19 +84,37 @@ class ProcessesBackend(PlainBackend):
     def mean(self, value: torch.Tensor) -> torch.Tensor:
         return self.sum(value) / self.world_size
 
-    def _note(self, exchange: str) -> None:
+    def meet(self, call: str) -> None:
+        self._appointments().keep(call, self._args.ddp_timeout_delta)
+        refuse_differences(self._args, self.gather_objects)
+
+    @staticmethod
+    def _appointments() -> Appointments:
+        if _Meeting.appointments is None or _Meeting.of_appointments is not dist.group.WORLD:
+            _Meeting.of_appointments = dist.group.WORLD
+            _Meeting.appointments = Appointments(dist.get_rank(), dist.get_world_size())
+        return _Meeting.appointments
+
+    @contextlib.contextmanager
+    def _exchange(self, name: str) -> Iterator[None]:
         self.exchanges += 1
-        self.last_exchange = exchange
+        self.last_exchange = name
+        appointments = self._appointments()
+        appointments.enter(name)
+        try:
+            yield
+        finally:
+            appointments.leave()
 
     def sum(self, value: torch.Tensor) -> torch.Tensor:
-        self._note("sum")
         total = value.detach().clone()
-        if total.device.type != "cpu":
-            dist.all_reduce(total)
-        elif total.numel() <= FEW and total.dtype is not torch.bfloat16 and (near := self._neighbours()) is not None:
-            return near.sum(total)
-        else:
-            dist.all_reduce(total, group=self._hosts)
+        if total.device.type == "cpu" and total.numel() <= FEW and total.dtype is not torch.bfloat16:
+            near = self._neighbours()
+            if near is not None:
+                with self._exchange("sum"):
+                    return near.sum(total)
+        with self._exchange("sum"):
+            dist.all_reduce(total, group=self._hosts if total.device.type == "cpu" else None)
         return total
 
     def _neighbours(self) -> Neighbours | None:
@@ -116,26 +138,26 @@ class ProcessesBackend(PlainBackend):
         most = max(shape[0] for shape in shapes)
         padded = torch.cat([rows, rows.new_zeros(most - len(rows), *rows.shape[1:])])
         parts = [torch.empty_like(padded) for _ in shapes]
-        self._note("gather")
-        dist.all_gather(parts, padded, group=self._hosts if rows.device.type == "cpu" else None)
+        with self._exchange("gather"):
+            dist.all_gather(parts, padded, group=self._hosts if rows.device.type == "cpu" else None)
         return torch.cat([part[: shape[0]] for part, shape in zip(parts, shapes, strict=True)])
 
     def gather_objects(self, value: Any) -> list[Any]:
-        self._note("gather_objects")
         found: list[Any] = [None] * self.world_size
-        dist.all_gather_object(found, value, group=self._hosts)
+        with self._exchange("gather_objects"):
+            dist.all_gather_object(found, value, group=self._hosts)
         return found
 
     def deal(self, values: list[Any] | None) -> Any:
         """One of the first process's values for each; anything that can be pickled."""
-        self._note("deal")
         found = [None]
-        dist.scatter_object_list(found, values, src=0, group=self._hosts)
+        with self._exchange("deal"):
+            dist.scatter_object_list(found, values, src=0, group=self._hosts)
         return found[0]
 
     def barrier(self) -> None:
-        self._note("barrier")
-        dist.barrier(group=self._hosts)
+        with self._exchange("barrier"):
+            dist.barrier(group=self._hosts)
 
     def abandon(self) -> None:
         _Ending.is_clean = False
@@ -171,6 +193,8 @@ class Beside:
 class _Meeting:
     group: Any = None
     neighbours: Neighbours | None = None
+    of_appointments: Any = None
+    appointments: Appointments | None = None
 
 
 class _Ending:
@@ -182,6 +206,9 @@ def _leave() -> None:
     if not process_group_is_started():
         return
     is_clean = _Ending.is_clean and getattr(sys, "last_type", None) is None
+    if _Meeting.appointments is not None:
+        with contextlib.suppress(Exception):
+            _Meeting.appointments.end()
     with contextlib.suppress(Exception):  # one that has gone already is no reason to fail now
         if is_clean:
             if dist.get_backend() == "gloo":
@@ -189,6 +216,20 @@ def _leave() -> None:
             else:
                 dist.barrier()
         dist.destroy_process_group()
+
+
+def _check_variables(args: Any) -> None:
+    missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
+    if missing:
+        raise ValueError(
+            f"WORLD_SIZE={args.world_size} processes are to train, and the environment lacks {', '.join(missing)}, to "
+            "say which process this is and where they meet: start the script with torchrun or `kunren launch`."
+        )
+    if not 0 <= args.process_index < args.world_size:
+        raise ValueError(
+            f"RANK={args.process_index} is none of WORLD_SIZE={args.world_size} processes, which are numbered from 0: "
+            "start the script with torchrun or `kunren launch`, which set both."
+        )
 
 
 def _check(args: Any) -> None:
@@ -208,11 +249,6 @@ def _check(args: Any) -> None:
         raise ValueError(
             f"Process {args.local_process_index} of this machine has no device of its own: {visible} are visible. "
             f"Start at most {visible} processes on each machine."
-        )
-    if not process_group_is_started() and not os.environ.get("MASTER_ADDR"):
-        raise ValueError(
-            f"WORLD_SIZE={args.world_size} processes are to train, and MASTER_ADDR does not say where they meet: "
-            "start the script with torchrun, which sets both."
         )
     on_machine = os.environ.get("LOCAL_WORLD_SIZE", "")
     if args.save_on_each_node and on_machine.isdigit() and int(on_machine) < args.world_size:

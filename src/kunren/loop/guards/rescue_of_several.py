@@ -119,6 +119,10 @@ def _alone(run: Run, do: Any, others: dict[int, Any]) -> Iterator[None]:
     engine, saver = do.engine, do._saver
     meters = [others[rank]["meter"] for rank in sorted(others) if others[rank]["meter"] is not None]
     is_complete = len(meters) == engine.world_size - 1  # they are told apart by their order: all, or none
+    if not is_complete:
+        logger.warning(
+            "A process left no sum of its losses: the next logged loss, and train_loss, are of this one up to here."
+        )
     do.engine = _EngineAlone(engine, meters if is_complete else [])
     do._saver = CheckpointSaver(False, _Alone())
     do.current_flos += sum(of_one["flos"] for of_one in others.values())

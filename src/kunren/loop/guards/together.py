@@ -8,7 +8,13 @@ from typing import Any
 
 import torch
 
-from kunren.data.batching.ranks import warn_if_undivided
+from kunren.data.batching.ranks import (
+    check_rows,
+    rows_divided,
+    take_first_row,
+    warn_if_undivided,
+    warn_of_unlike_streams,
+)
 from kunren.losses.weighting import LossScale
 
 logger = logging.getLogger(__name__)
@@ -28,7 +34,9 @@ def agree(run: Any) -> None:
 
 def batches_of_all(engine: Any, loader: Any, batches: int | None) -> int | None:
     """The batches that each process's loader has: as many as the shortest has, where they differ."""
-    found = engine.gather_objects(batches)
+    told = engine.gather_objects((batches, rows_divided(loader)))
+    check_rows("training", [rows for _, rows in told])
+    found = [batches_there for batches_there, _ in told]
     warn_if_undivided(loader)
     if len(set(found)) == 1:
         return batches
@@ -47,8 +55,11 @@ def window_of_all(trainer: Any, batches: list[Any]) -> tuple[list[Any], float]:
     """
     requests, count = trainer._run.requests, sum(float(trainer.counted(batch)) for batch in batches)
     save, stop = requests.asked() if requests is not None else (False, False)
-    told = torch.tensor([count * trainer.engine.brings_data, not batches, save, stop], dtype=torch.float64)
-    total, without, *asked = trainer.engine.sum(told).tolist()
+    row = take_first_row(trainer._run.reader.loader)
+    own = [count * trainer.engine.brings_data, not batches, row is not None, row or 0, save, stop]
+    total, without, rows, sum_of_rows, *asked = trainer.engine.sum(torch.tensor(own, dtype=torch.float64)).tolist()
+    if row is not None and rows == trainer.engine.world_size and sum_of_rows != rows * row:
+        warn_of_unlike_streams("training")
     if requests is not None:
         requests.obey_for_all(*(one > 0 for one in asked))
     if 0 < without < trainer.engine.world_size:
