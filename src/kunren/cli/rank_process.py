@@ -6,19 +6,19 @@ What the launcher gets to read is the traceback and the time: of several process
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import runpy
 import signal
 import sys
+import threading
 import time
 import traceback
 import types
 from pathlib import Path
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # the variable by which torch's launcher names the file that it reads
-_PARENT_DEATH_SIGNAL = 1  # of Linux' prctl
+_LOOK_EVERY_SECONDS = 0.2
 
 
 def main(words: list[str]) -> None:
@@ -37,12 +37,18 @@ def main(words: list[str]) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """Be asked to stop when the launcher is killed: nobody else would end this process then."""
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGTERM)
-            if os.getppid() != parent:  # it is gone already
-                os.kill(os.getpid(), signal.SIGTERM)
+    """Be asked to stop, once, when the launcher is killed: nobody else would end this process then.
+
+    Linux would send a signal by itself, but one for each thread of the launcher that ends: the second means at once.
+    """
+    if hasattr(os, "getppid"):
+        threading.Thread(target=_stop_without, args=(parent,), daemon=True, name="kunren-launcher-watch").start()
+
+
+def _stop_without(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_LOOK_EVERY_SECONDS)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _run_script(path: str) -> None:
