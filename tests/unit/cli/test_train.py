@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import shutil
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -220,7 +221,9 @@ def test_random_weights_are_told_where_they_are_trained(
 
 def test_a_file_has_no_bars_and_a_closed_pipe_ends_nothing(folder: Path) -> None:
     command = [sys.executable, "-m", "kunren", "train", str(folder / "run.yaml"), "--no-run-report"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    # DeepSpeed, where it is installed, tells stdout on being imported which device it has found, unless it is told.
+    environment = os.environ | {"DS_ACCELERATOR": "cpu"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
     assert process.stdout is not None
     process.stdout.close()  # as `head` does
     _, told = process.communicate(timeout=100)
