@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
-import os
 import subprocess
 import sys
 from pathlib import Path
