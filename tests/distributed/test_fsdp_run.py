@@ -21,7 +21,7 @@ from kunren import Trainer, TrainerCallback
 pytestmark = pytest.mark.distributed
 
 
-def starts_differ(folder: Path, version: int) -> None:
+def starts_differ(folder: Path, version: int) -> list[float]:
     """The first process's weights and buffers are those of all; and two trainings in a row are one."""
     rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else int(os.environ["RANK"])
     model = Normed()
@@ -36,6 +36,8 @@ def starts_differ(folder: Path, version: int) -> None:
     assert float(trainer.model.offset) == 1.0
     states = trainer.engine.gather_objects(trainer.model.norm.num_batches_tracked.item())
     assert states == [8, 8]
+    found = whole(trainer)
+    return [float(value) for name, _ in Normed().named_parameters() for value in found[name].flatten()]
 
 
 class Normed(nn.Module):
@@ -52,7 +54,9 @@ class Normed(nn.Module):
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_all_start_with_what_the_first_has(tmp_path: Path, version: int) -> None:
-    run_ranks(starts_differ, tmp_path, version)
+    first, second = run_ranks(starts_differ, tmp_path, version)
+    assert first == second
+    numpy.testing.assert_array_equal(first, torch.cat([weight.flatten() for weight in Normed().parameters()]).detach())
 
 
 def twice(folder: Path, version: int | None) -> Any:

@@ -43,6 +43,8 @@ def test_arguments_that_the_engine_cannot_follow(options: dict[str, Any], words:
 def test_without_stages_optimizers_see_whole_weights() -> None:
     args = TrainingArguments("out", use_cpu=True, optim="adafactor", bf16=True, bf16_full_eval=True)
     check_arguments(args, {"bf16": {"enabled": True}}, 0)
+    with pytest.raises(ValueError, match="matrix"):
+        check_arguments(args, {"bf16": {"enabled": True}}, 1)
 
 
 class Own(SGD):

@@ -37,7 +37,10 @@ def test_settings(settings: dict[str, Any], version: int, words: str) -> None:
 
 
 def test_of_the_first_version_alone() -> None:
-    check_settings(arguments(limit_all_gathers=False, backward_prefetch="backward_post", use_orig_params=True), 1)
+    args = arguments(limit_all_gathers=False, backward_prefetch="backward_post", use_orig_params=True)
+    check_settings(args, 1)
+    with pytest.raises(ValueError, match="FSDP 2"):
+        check_settings(args, 2)
 
 
 @pytest.mark.parametrize("name", ["torch_compile", "fp16_full_eval", "bf16_full_eval"])
