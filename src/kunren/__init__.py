@@ -11,6 +11,9 @@ from kunren._version import __version__
 _HOMES = {
     "Trainer": "kunren.trainer",
     "TrainingArguments": "kunren.arguments",
+    "Seq2SeqTrainer": "kunren.seq2seq",
+    "Seq2SeqTrainingArguments": "kunren.seq2seq",
+    "HfArgumentParser": "kunren.hf.argument_parser",
     "TrainerCallback": "kunren.callbacks",
     "DefaultFlowCallback": "kunren.callbacks",
     "EarlyStoppingCallback": "kunren.callbacks",

@@ -34,9 +34,12 @@ from kunren.losses.functions import smoother_for
 from kunren.losses.registry import named_loss
 from kunren.losses.weighting import LossScale
 from kunren.model.signature import is_pretrained, read_signature, shifts_labels, unwrap
+from kunren.seams.data import DataSeams
 from kunren.seams.evaluation import EvaluationSeams
 from kunren.seams.reporting import ReportingSeams
 from kunren.seams.saving import SavingSeams
+from kunren.seams.searching import SearchingSeams
+from kunren.seams.sharing import SharingSeams
 from kunren.seams.validation import (
     adapt_old_signatures,
     check_construction,
@@ -44,7 +47,6 @@ from kunren.seams.validation import (
     name_is_overridden,
     processing_class_from,
     refuse_ignored_overrides,
-    refuse_later_methods,
 )
 from kunren.trackers.registry import reporters
 
@@ -54,7 +56,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
+class Trainer(EvaluationSeams, SavingSeams, ReportingSeams, SharingSeams, SearchingSeams):
     """Trains, evaluates and predicts with a PyTorch model. Made for subclassing: override any method below."""
 
     loss_is_scaled_for_ga: bool | None = None  # True or False tells; None: found out on the first step
@@ -97,6 +99,8 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
         self.data_collator = data_collator if data_collator is not None else self._automatic_collator()
         self.is_in_train = self._is_silent = False
         self._made_optimizer = self._made_scheduler = False
+        if self.args.push_to_hub:
+            self.init_hf_repo()
         self.label_smoother = smoother_for(self.args)
         self._declare_run_attributes()
         self.adopt_model(model if model is not None else self.call_model_init())
@@ -129,6 +133,7 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
         self._trial: Any = None
         self.account, self.reports = StepAccount(self.engine.device), Reports()
         self.hears_micro_batches, self._account = False, None
+        self.divides_inputs = name_is_overridden(self, DataSeams, "_prepare_context_parallel_inputs")
         self._tokens_seen, self._operations_done = 0, 0.0
         self._run = None
         self._ignore_keys_for_eval = None
@@ -138,10 +143,6 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
         self._saved_steps = []
         self._saver = CheckpointSaver(self.args.async_save, self.engine)
         self.storage = storage_for(self.engine)
-
-    def __getattr__(self, name: str) -> Any:
-        refuse_later_methods(name)
-        return object.__getattribute__(self, name)  # raises what really happened, in a property for example
 
     # ---- the model and what it is computed on
 
@@ -250,6 +251,8 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
 
         self.is_in_train, self.was_interrupted = True, False
         self._trial, self._ignore_keys_for_eval = trial, ignore_keys_for_eval
+        if trial is not None:
+            self._hp_search_setup(trial)
         self._undo.append(begin_trackers(self))  # first in, last out: with the outcome
         try:
             self.engine.meet("train()")
@@ -284,7 +287,10 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams):
 
         Override for several losses or adversarial training; override `compute_loss` where only the loss differs.
         """
-        return training_step(self, model, inputs, num_items_in_batch)
+        if not self.divides_inputs:
+            return training_step(self, model, inputs, num_items_in_batch)
+        with self._divided(model, inputs) as part:
+            return training_step(self, model, part, num_items_in_batch)
 
     def compute_loss(
         self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None

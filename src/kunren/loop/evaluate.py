@@ -25,8 +25,8 @@ from kunren.data.reader import read_alike
 from kunren.data.wrappers.bad_samples import evaluated
 from kunren.engine import Backend
 from kunren.loop.guards.out_of_memory import PiecesThatFit
+from kunren.loop.guards.requests import EvaluationInterrupted
 from kunren.loop.reports import Reports, apart
-from kunren.loop.requests import EvaluationInterrupted
 from kunren.losses.counting import counted_labels
 from kunren.metrics.collected import Collected, padding_for
 from kunren.metrics.exchange import Alone, Answered, Exchange, take_batch

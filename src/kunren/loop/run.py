@@ -15,9 +15,9 @@ from kunren.data.reader import BatchReader
 from kunren.data.windows import GetBatches, Window, windows
 from kunren.engine import Backend
 from kunren.loop.account import StepAccount
+from kunren.loop.guards.requests import Requests
 from kunren.loop.meter import LossMeter
 from kunren.loop.reports import Reports
-from kunren.loop.requests import Requests
 from kunren.loop.stage import BETWEEN_STEPS
 from kunren.plan import Cursor, Plan
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from kunren.data.windows import Window
 from kunren.loop.guards.out_of_memory import training_step_in_pieces, within_memory
+from kunren.loop.guards.requests import EvaluationInterrupted
 from kunren.loop.reports import loss_alone
-from kunren.loop.requests import EvaluationInterrupted
 from kunren.loop.run import Run, TrainHooks
 from kunren.loop.stage import BETWEEN_STEPS, IN_UPDATE, IN_WINDOW
 

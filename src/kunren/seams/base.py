@@ -29,6 +29,7 @@ class Seams:
     """The attributes of a Trainer. Subclasses read and assign them; nothing hides behind a property."""
 
     args: TrainingArguments
+    hp_search_backend: Any
     model: nn.Module
     model_wrapped: nn.Module
     model_init: Callable[..., nn.Module] | None
@@ -59,6 +60,7 @@ class Seams:
     preprocess_logits_for_metrics: Callable[[Any, Any], Any] | None
     current_gradient_accumulation_steps: int
     window_is_empty: bool
+    divides_inputs: bool  # whether an override of `_prepare_context_parallel_inputs` has its say
     is_in_train: bool
     current_flos: float
     _operations_done: float  # by this process, in this training
@@ -129,6 +131,10 @@ class Seams:
         def report(self, values: Mapping[str, Any] | None = None, /, **named: Any) -> None: ...
 
         def store_flos(self) -> None: ...
+
+        def _report_to_hp_search(self, trial: Any, step: int, metrics: dict[str, float]) -> None: ...
+
+        def _push_from_checkpoint(self, checkpoint_folder: str) -> None: ...
 
         def at_rest(self, keeps_weights: bool = True) -> AbstractContextManager[None]: ...
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
 
 from kunren.base.nested import to_device
@@ -211,6 +213,20 @@ class DataSeams(Seams):
         self._counts_work = overridden or wants_tokens or self._operations_per_token > 0
         self._counts_tokens, self._tokens_seen = self.main_input_name == "input_ids", 0
         self._operations_done = 0.0
+
+    def _prepare_context_parallel_inputs(self, model: nn.Module, inputs: Any) -> tuple[Callable[[], Any], Any]:
+        """A context to compute in, and what of the inputs this process computes. Override to divide long sequences."""
+        return nullcontext, inputs
+
+    @contextmanager
+    def _divided(self, model: nn.Module, inputs: Any) -> Iterator[Any]:
+        """Inside, in the context that an override asks for, the inputs as it divides them; by default as they are."""
+        if not self.divides_inputs:
+            yield inputs
+            return
+        context, part = self._prepare_context_parallel_inputs(model, inputs)
+        with context():
+            yield part
 
     def _prepare_input(self, data: Any) -> Any:
         """Move tensors, and tensors in containers, to the device."""

@@ -117,7 +117,8 @@ class EvaluationSeams(DataSeams, OptimizationSeams, Seams):
         self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[torch.Tensor | None, Any, Any]:
         """(loss, logits, labels) of one batch. Override to predict in another way."""
-        return prediction_step(self, model, inputs, prediction_loss_only, ignore_keys or [])
+        with self._divided(model, inputs) as part:
+            return prediction_step(self, model, part, prediction_loss_only, ignore_keys or [])
 
     def _keeps_nothing(self) -> bool:
         """Whether an evaluation leaves nothing but numbers: its metrics, if any, are computed batch by batch."""
@@ -137,6 +138,8 @@ class EvaluationSeams(DataSeams, OptimizationSeams, Seams):
     def _evaluate(self, trial: Any, ignore_keys_for_eval: list[str] | None) -> dict[str, Any]:
         metrics = self.evaluate(ignore_keys=ignore_keys_for_eval)
         self._step_plateau_scheduler(metrics)
+        if trial is not None:
+            self._report_to_hp_search(trial, self.state.global_step, metrics)
         return metrics
 
     def evaluate_in_training(self) -> bool:

@@ -22,9 +22,9 @@ from kunren.data.wrappers.mixture import follow_sources
 from kunren.engine.backends.description import announce
 from kunren.loop.guards import guard_for, start_watchdog
 from kunren.loop.guards.decide_once import decided_once
+from kunren.loop.guards.requests import Requests
 from kunren.loop.guards.together import batches_of_all, may_disagree, meter_of_process
 from kunren.loop.meter import LossMeter, speed_metrics
-from kunren.loop.requests import Requests
 from kunren.loop.run import Run
 from kunren.loop.stage import BEST_LOADED
 from kunren.model import features
@@ -255,6 +255,8 @@ def finish_run(trainer: Trainer, run: Run) -> TrainOutput:
     if trainer.was_interrupted:
         logger.warning(STOPPED, state.global_step, plan.max_steps)
     trainer.fire("on_train_end")
+    if trainer.args.push_to_hub:
+        trainer._finish_current_push()
     trainer.callback_handler.train_dataloader = None
     return TrainOutput(state.global_step, loss, metrics)  # a callback may have taken it out of the metrics
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from kunren.base.registry import resolve
 from kunren.callbacks.states import collect_states, restore_states
 from kunren.checkpoint import parts
 from kunren.checkpoint.best import evaluations, ranked
@@ -58,7 +59,9 @@ class SavingSeams(Seams):
         parts.save_training_args(self.args.to_dict(), folder)
 
     def _get_output_dir(self, trial: Any) -> str:
-        return self._output_dir
+        if trial is None or self.hp_search_backend is None:
+            return self._output_dir
+        return str(resolve("kunren.search.trial:output_dir")(self, trial))
 
     # ---- a checkpoint: saved in parts, published whole
 
@@ -126,6 +129,8 @@ class SavingSeams(Seams):
                 self._saved_steps.append(step)
             if self.engine.process_index > 0:
                 return
+            if self.args.push_to_hub:
+                self._push_from_checkpoint(str(folder))
             try:
                 on_top = self.args.save_best_limit is not None
                 limit = self.args.save_total_limit or (1 if on_top else None)

@@ -19,7 +19,6 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from kunren.arguments import TrainingArguments
-from kunren.arguments.later import refuse_what_comes_later
 from kunren.base.names import did_you_mean
 from kunren.data.loaders import has_length
 from kunren.data.wrappers.mixture import check_mixture
@@ -40,8 +39,6 @@ _IGNORED_OVERRIDES = {
 
 # The last argument of these came late to the API: overrides written before do not take it.
 _LATE_ARGUMENTS = {"training_step": "num_items_in_batch", "compute_loss": "num_items_in_batch", "log": "start_time"}
-
-_LATER_METHODS = ("push_to_hub", "create_model_card", "init_hf_repo", "hyperparameter_search")
 
 
 def refuse_ignored_overrides(cls: type) -> None:
@@ -133,7 +130,6 @@ def check_construction(trainer: Any, model: nn.Module | None) -> None:
         parameters = inspect.signature(trainer.compute_metrics).parameters
         if "compute_result" not in parameters:
             raise ValueError("batch_eval_metrics=True: compute_metrics has to take a boolean `compute_result`.")
-    refuse_what_comes_later(args)
 
 
 def _check_options(trainer: Any, model: nn.Module | None) -> None:
@@ -171,12 +167,6 @@ def _check_model(trainer: Any, model: Any) -> None:
         )
     if trainer.model_init is not None and trainer.optimizer is not None:
         raise ValueError("With model_init an optimizer cannot be given: it would hold the weights of another model.")
-
-
-def refuse_later_methods(name: str) -> None:
-    """AttributeError for a method that transformers' Trainer has and this one will have."""
-    if name in _LATER_METHODS:
-        raise AttributeError(f"{name} comes with a later version of kunren.")
 
 
 def check_training(trainer: Any) -> None:

@@ -291,11 +291,6 @@ def test_override_that_would_never_be_called_is_refused_when_the_class_is_made(n
             type("Own", (kunren.Trainer,), {name: override})
 
 
-def test_features_of_later_versions_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="push_to_hub=True.*Leave it unset"):
-        trainer_for(tmp_path, settings={"push_to_hub": True})
-
-
 def test_model_without_anything_to_train(tmp_path: Path) -> None:
     model = models.Points().requires_grad_(False)
     refused(trainer_for(tmp_path, model=model), ValueError, "no trainable parameter: set requires_grad=True")
