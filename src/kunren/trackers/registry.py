@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from kunren.base.names import did_you_mean
@@ -42,10 +42,14 @@ ELSEWHERE = {
 }
 
 
+checks_elsewhere: list[Callable[[str], bool]] = []  # of transformers, where its names give kunren's
+
+
 def is_installed(name: str) -> bool:
-    """Whether the package of a tracker is there; imports nothing."""
+    """Whether the package of a tracker is there, and nobody has said that it is not; imports nothing."""
     modules = _MODULES.get(name, (name,))
-    return any(module in sys.modules or importlib.util.find_spec(module) is not None for module in modules)
+    is_there = any(module in sys.modules or importlib.util.find_spec(module) is not None for module in modules)
+    return is_there and all(check(name) for check in checks_elsewhere)
 
 
 def tracker_names(report_to: Iterable[str], source: str = "report_to=") -> list[str]:
