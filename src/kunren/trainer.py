@@ -276,6 +276,16 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams, SharingSeams, Search
                 while self._undo:
                     self._undo.pop()()
 
+    def end(self) -> None:
+        """Take leave of the other processes, where there are any: the last call of a script."""
+        self.engine.leave()
+
+    def get_total_train_batch_size(self, args: TrainingArguments) -> int:
+        """Rows that an optimizer step sees, of all processes."""
+        from kunren.data.batching.ranks import rows_together
+
+        return rows_together(args) * args.gradient_accumulation_steps
+
     def plan(self) -> Forecast:
         """What `train()` would do and take, found by a few steps on a copy; nothing is trained. Print it."""
         from kunren.planning.forecast import forecast

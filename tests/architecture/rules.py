@@ -29,7 +29,7 @@ CATALOGUES = (
     "callbacks/progress", "checkpoint/formats/", "checkpoint/spread/", "cli/", "collators/",
     "data/batching/", "data/readers/", "data/wrappers/", "engine/backends/", "hf/", "hub/", "loop/guards/",
     "losses/functions/", "metrics/", "model/features/", "optim/groups/", "optim/optimizers/", "optim/schedules/",
-    "planning/", "report/", "search/", "seq2seq/", "trackers/",
+    "planning/", "report/", "seams/refused_overrides", "search/", "seq2seq/", "trackers/",
 )  # fmt: skip
 HOMES = {
     "accelerate": ("engine",),

@@ -101,6 +101,10 @@ class Backend(ABC):
         """Before a call that all processes have to make: RuntimeError where one of them does something else."""
         return
 
+    def leave(self) -> None:
+        """Take leave of the other processes; nothing of the run may follow."""
+        return
+
     def bare(self, model: nn.Module) -> nn.Module:
         """The prepared model without what exchanges gradients: to be called by some processes, or some times more."""
         return model

@@ -135,9 +135,12 @@ class EvaluationSeams(DataSeams, OptimizationSeams, Seams):
 
     # ---- the evaluation that training asks for
 
-    def _evaluate(self, trial: Any, ignore_keys_for_eval: list[str] | None) -> dict[str, Any]:
+    def _evaluate(
+        self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False
+    ) -> dict[str, Any]:
         metrics = self.evaluate(ignore_keys=ignore_keys_for_eval)
-        self._step_plateau_scheduler(metrics)
+        if not (skip_scheduler or self.state.global_step == 0):  # eval_on_start: no step has earned a lower rate
+            self._step_plateau_scheduler(metrics)
         if trial is not None:
             self._report_to_hp_search(trial, self.state.global_step, metrics)
         return metrics

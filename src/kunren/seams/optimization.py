@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_GIVEN_GROUPS = ("params", "model", "optimizer_dict")  # the names under which overrides hand over groups of their own
 _WAITING = ("reduce_lr_on_plateau", "greedy")  # schedules that wait for the metric that decides on the best model
 
 
@@ -43,7 +44,7 @@ class OptimizationSeams(Seams):
                 self.args, model
             )
             options = dict(options)
-            given = options.pop("params", None)
+            given = next((options.pop(name) for name in _GIVEN_GROUPS if name in options), None)
             # One that optim_args names would otherwise be overridden, unseen, by that of the groups.
             decay = self.args.weight_decay or options.get("weight_decay", 0.0)
             groups: Any = given or build_groups(model, decay, decaying)

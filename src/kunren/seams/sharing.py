@@ -19,10 +19,12 @@ class SharingSeams(Seams):
         blocking: bool = True,
         token: str | None = None,
         revision: str | None = None,
+        private: bool | None = None,
         **kwargs: Any,
     ) -> Any:
         """Upload model, processing class and card to `args.hub_model_id`; further keywords are the card's."""
-        return resolve("kunren.hub.upload:push_to_hub")(self, commit_message, blocking, token, revision, **kwargs)
+        push = resolve("kunren.hub.upload:push_to_hub")
+        return push(self, commit_message, blocking, token, revision, private, **kwargs)
 
     def create_model_card(
         self,
@@ -40,9 +42,9 @@ class SharingSeams(Seams):
         write = resolve("kunren.hub.model_card:create_model_card")
         write(self, language, license, tags, model_name, finetuned_from, tasks, dataset_tags, dataset, dataset_args)
 
-    def init_hf_repo(self, token: str | None = None) -> None:
-        """Make the repository on the hub, where it is not there yet."""
-        resolve("kunren.hub.upload:init_hf_repo")(self, token)
+    def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
+        """Make the repository on the hub, where it is not there yet; `private` as in `hub_private_repo`."""
+        resolve("kunren.hub.upload:init_hf_repo")(self, token, private)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         resolve("kunren.hub.upload:push_from_checkpoint")(self, checkpoint_folder)

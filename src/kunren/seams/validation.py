@@ -27,15 +27,9 @@ from kunren.optim.groups.divide import refuse_given_optimizer
 from kunren.optim.schedule import check_options
 from kunren.seams.data import DataSeams
 from kunren.seams.optimization import OptimizationSeams
+from kunren.seams.refused_overrides import REFUSED_OVERRIDES
 
 logger = logging.getLogger(__name__)
-
-# Overrides that kunren would never call, and what to override instead.
-_IGNORED_OVERRIDES = {
-    "_inner_training_loop": "iterate `steps()`, or override `training_step` or `get_batch_samples`",
-    "_run_epoch": "iterate `steps()`, or override `get_train_dataloader` or `training_step`",
-    "_maybe_log_save_evaluate": "override `log`, `evaluate` or `_save_checkpoint`, or set flags in a callback",
-}
 
 # The last argument of these came late to the API: overrides written before do not take it.
 _LATE_ARGUMENTS = {"training_step": "num_items_in_batch", "compute_loss": "num_items_in_batch", "log": "start_time"}
@@ -43,7 +37,7 @@ _LATE_ARGUMENTS = {"training_step": "num_items_in_batch", "compute_loss": "num_i
 
 def refuse_ignored_overrides(cls: type) -> None:
     """TypeError, when the class is defined, for an override that would silently never be called."""
-    for name, advice in _IGNORED_OVERRIDES.items():
+    for name, advice in REFUSED_OVERRIDES.items():
         if _definition(cls, name) is not None:
             raise TypeError(f"{cls.__name__} overrides {name}, which kunren's Trainer does not have: {advice}.")
 

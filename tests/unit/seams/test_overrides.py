@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import transformers
 from invariants.runs import arguments
 from parity import models, rows
 from torch.utils.data import SequentialSampler
 
 import kunren
+from kunren.seams.refused_overrides import REFUSED_OVERRIDES
 
+FACTS = Path(__file__).parents[4] / "shared" / "docs" / "api_facts.json"
 Build = dict[str, Any]
 
 # name -> what calls it: training with evaluations and saves; resuming; predict; or special arguments of a training
@@ -103,6 +108,80 @@ def test_other_overrides(tmp_path: Path) -> None:
     assert calls
     assert more
     assert predicting
+
+
+def test_divided_inputs_are_what_the_model_sees_in_the_context_asked_for(tmp_path: Path) -> None:
+    """As for context parallelism of one's own: halves of each batch, in training and in evaluation."""
+    entered: list[str] = []
+    sizes: list[int] = []
+
+    class Divides(kunren.Trainer):
+        def _prepare_context_parallel_inputs(self, model: Any, inputs: Any) -> Any:
+            @contextmanager
+            def context() -> Any:
+                entered.append("in")
+                yield
+                entered.append("out")
+
+            return context, {name: value[: len(value) // 2] for name, value in inputs.items()}
+
+    model = models.Points()
+    model.register_forward_pre_hook(
+        lambda module, args, kwargs: sizes.append((len(kwargs["x"]), len(entered))), with_kwargs=True
+    )
+    build(
+        Divides,
+        tmp_path,
+        model=model,
+        settings={"max_steps": 1, "eval_strategy": "no", "load_best_model_at_end": False},
+    ).train()
+    assert sizes == [(2, 1)] and entered == ["in", "out"]
+    trainer = build(Divides, tmp_path)
+    calls = len(entered)
+    trainer.evaluate()
+    assert len(entered) == calls + 4  # two batches
+
+
+@pytest.mark.parametrize("name", ["push_to_hub", "create_model_card"])
+def test_override_is_called_where_sharing_is_asked_for(name: str, tmp_path: Path) -> None:
+    cls, calls = spying(name)
+    setattr(cls, name, lambda self, *args, **kwargs: calls.append(name))
+    getattr(build(cls, tmp_path), name)()
+    assert calls == [name]
+
+
+def test_train_of_ones_own_is_what_a_search_or_a_script_calls(tmp_path: Path) -> None:
+    class Twice(kunren.Trainer):
+        def train(self, *args: Any, **kwargs: Any) -> Any:
+            super().train(*args, **kwargs)
+            return super().train(*args, **kwargs)
+
+    trainer = build(Twice, tmp_path, settings={"max_steps": 2})
+    steps: list[int] = []
+    trainer.add_callback(type("Counts", (kunren.TrainerCallback,), {"on_step_end": lambda *_, **__: steps.append(1)}))
+    assert trainer.train().global_step == 2
+    assert len(steps) == 4
+
+
+def test_each_name_that_known_projects_override_is_called_or_refused() -> None:
+    """The 33 names are in the tests of this file, or among those that a class is refused for."""
+    facts = json.loads(FACTS.read_text(encoding="utf-8")) if FACTS.exists() else None
+    if facts is None:
+        pytest.skip("the facts about transformers are not there")
+    names = set(facts["downstream_use"]["overridden_methods"])
+    assert len(names) == 33
+    called = {*IN_TRAINING, *IN_RESUMING, "get_test_dataloader", "call_model_init", "train", "push_to_hub",
+              "create_model_card", "_prepare_context_parallel_inputs"}  # fmt: skip
+    assert names - called == {"_inner_training_loop", "_maybe_log_save_evaluate"}
+    assert names - called <= set(REFUSED_OVERRIDES)
+
+
+def test_whatever_transformers_calls_is_there_or_refused() -> None:
+    """No method of transformers' Trainer can be overridden in vain."""
+    theirs = {name for name, value in vars(transformers.Trainer).items() if callable(value) and name[:2] != "__"}
+    missing = {name for name in theirs if not hasattr(kunren.Trainer, name)}
+    assert missing - set(REFUSED_OVERRIDES) == {"get_sp_size", "get_cp_size", "get_tp_size"}
+    assert not [name for name in REFUSED_OVERRIDES if hasattr(kunren.Trainer, name)]
 
 
 @pytest.mark.parametrize("name", READ)

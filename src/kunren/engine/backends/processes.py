@@ -159,6 +159,9 @@ class ProcessesBackend(PlainBackend):
         with self._exchange("barrier"):
             dist.barrier(group=self._hosts)
 
+    def leave(self) -> None:
+        _leave()
+
     def abandon(self) -> None:
         _Ending.is_clean = False
 
