@@ -1,9 +1,16 @@
-"""The scripts of the two articles that kunren started from run unchanged but for the line that imports the Trainer."""
+"""The scripts of the two articles that kunren started from: with the import of the Trainer changed, and as they are.
+
+As they are they run under `kunren.hf.install()`, to the same numbers.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -83,3 +90,41 @@ def test_the_first_article_steps_and_steers(folder: Path) -> None:
     assert names["weighted_output"].global_step == 12
     norms = [entry["grad_norm"] for entry in names["weighted"].state.log_history if "grad_norm" in entry]
     assert len(norms) == 12 and all(norm > 0 for norm in norms)
+
+
+RUNS_IT = """
+import json, runpy
+import kunren.hf
+kunren.hf.install()
+names = runpy.run_path({script!r}, run_name="__main__")
+trainers = [names[name] for name in {trainers!r}]
+assert all(type(trainer).__mro__[-2].__module__.startswith("kunren") for trainer in trainers)
+print(json.dumps([trainer.state.log_history for trainer in trainers]))
+"""
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize(
+    ("script", "trainers"),
+    [("fine_tuning_basics.py", ["trainer"]), ("inside_the_trainer.py", ["trainer", "weighted"])],
+)
+def test_under_install_an_article_runs_as_it_is_to_the_same_numbers(
+    script: str, trainers: list[str], folder: Path
+) -> None:
+    code = RUNS_IT.format(script=str(SCRIPTS / script), trainers=trainers)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    assert result.returncode == 0, result.stderr[-3000:]
+    installed = json.loads(result.stdout.splitlines()[-1])
+    for path in ("results", "fine-tuned-model"):  # the other run begins where this one began
+        shutil.rmtree(folder / path, ignore_errors=True)
+    names = run(script)
+    plain = [names[name].state.log_history for name in trainers]
+    assert [numbers(history) for history in installed] == [numbers(history) for history in plain]
+    assert len(plain[0]) > 5
+
+
+def numbers(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A log without what a clock has measured."""
+    timed = ("_runtime", "_per_second")
+    return [{key: value for key, value in entry.items() if not key.endswith(timed)} for entry in history]
