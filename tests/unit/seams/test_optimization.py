@@ -13,10 +13,10 @@ from parity import models, rows
 import kunren
 
 
-def trainer_for(folder: Path, **build: Any) -> kunren.Trainer:
-    settings = build.pop("settings", {})
+def trainer_for(folder: Path, **build: Any) -> Any:
+    settings, kind = build.pop("settings", {}), build.pop("kind", kunren.Trainer)
     defaults = {"model": models.Points(), "train_dataset": rows.points(24), "eval_dataset": rows.points(6)}
-    return kunren.Trainer(args=arguments(folder, **settings), **{**defaults, **build})
+    return kind(args=arguments(folder, **settings), **{**defaults, **build})
 
 
 def test_given_optimizer_and_schedule_are_the_ones_stepped(tmp_path: Path) -> None:
@@ -101,6 +101,25 @@ def test_plateau_schedule_waits_for_its_metric(tmp_path: Path) -> None:
     trainer.train()
     rates = [entry["learning_rate"] for entry in trainer.state.log_history if "loss" in entry]
     assert rates == [0.4, 0.4, 0.4, 0.4, 0.2, 0.2]
+
+
+def test_an_evaluation_before_the_first_step_moves_no_schedule(tmp_path: Path) -> None:
+    """As in transformers: the rate answers to steps."""
+    seen: list[int] = []
+
+    class Counts(kunren.Trainer):
+        def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+            scheduler = super().create_scheduler(num_training_steps, optimizer)
+            step = scheduler.step
+            scheduler.step = lambda metric: (seen.append(self.state.global_step), step(metric))
+            return scheduler
+
+    settings = {
+        "max_steps": 2, "eval_strategy": "steps", "eval_steps": 1, "eval_on_start": True,
+        "lr_scheduler_type": "reduce_lr_on_plateau",
+    }  # fmt: skip
+    trainer_for(tmp_path, kind=Counts, settings=settings).train()
+    assert seen == [1, 2]
 
 
 @pytest.mark.parametrize("name", ["reduce_lr_on_plateau", "greedy"])
