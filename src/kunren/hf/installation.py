@@ -81,9 +81,7 @@ def _pairs() -> Iterator[tuple[Any, Any]]:
 
 def _exchange(replaced: Mapping[int, Any]) -> None:
     """Put the values in the place of the objects of these ids, wherever a module of transformers holds one."""
-    for name, module in list(sys.modules.items()):
-        if not isinstance(module, ModuleType) or not _is_of_transformers(name):
-            continue
+    for module in _modules_of_transformers():
         for attribute, value in list(vars(module).items()):
             if id(value) in replaced:
                 setattr(module, attribute, replaced[id(value)])
@@ -91,6 +89,18 @@ def _exchange(replaced: Mapping[int, Any]) -> None:
                 value.update({key: replaced[id(item)] for key, item in value.items() if id(item) in replaced})
             elif type(value) is list:
                 value[:] = [replaced.get(id(item), item) for item in value]
+
+
+def _modules_of_transformers() -> list[ModuleType]:
+    """All there are, those included that only an `import transformers` elsewhere holds.
+
+    transformers' `processing_utils` executes the package's `__init__` a second time: who has imported it before holds a
+    module that is another one than that in `sys.modules`.
+    """
+    modules = [module for module in list(sys.modules.values()) if isinstance(module, ModuleType)]
+    held = (value for module in modules for value in list(vars(module).values()) if isinstance(value, ModuleType))
+    found = {id(module): module for module in (*modules, *held) if _is_of_transformers(str(vars(module).get("__name__")))}
+    return list(found.values())
 
 
 def _is_of_transformers(name: str) -> bool:
@@ -103,7 +113,7 @@ def _refuse_what_is_bound_already(theirs: list[Any]) -> None:
     for name, module in list(sys.modules.items()):
         if not isinstance(module, ModuleType) or _is_of_transformers(name):
             continue
-        if name == "__main__" and "kunren.hf" in str(getattr(module, "__spec__", "")):
+        if name == "__mp_main__":  # another name of `__main__`
             continue
         for attribute, value in list(vars(module).items()):
             if id(value) in bound:
