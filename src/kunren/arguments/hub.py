@@ -14,7 +14,7 @@ HUB_TOKEN_MASK = "<HUB_TOKEN>"  # what stands in for a token wherever arguments 
 
 @dataclass(init=False, repr=False, eq=False)
 class Hub(ArgumentGroup):
-    push_to_hub: bool = explained(False, "Push the model to the Hub at every save.")
+    push_to_hub: bool = explained(False, "Push the model to the Hub at every save, as hub_strategy says.")
     # Not in the repr: that of a dataclass subclass would show it in logs.
     hub_token: str | None = dataclasses.field(
         default=None, repr=False, metadata={"help": "The token for the Hub; None takes that of the log-in."}
@@ -26,8 +26,10 @@ class Hub(ArgumentGroup):
         "What to push: 'end' the model when training ends, 'every_save' at each save too, 'checkpoint' "
         "with the newest checkpoint beside it, 'all_checkpoints' with all of them.",
     )
-    hub_always_push: bool = explained(False, "Push even while the push before is still running.")
-    hub_revision: str | None = explained(None, "The branch, tag or commit to push to; None: the main branch.")
+    hub_always_push: bool = explained(
+        False, "Push every save in turn; otherwise a newer one takes the place of one that still waits for the Hub."
+    )
+    hub_revision: str | None = explained(None, "The branch to push to, made if it is not there; None: the main branch.")
 
     def normalise(self) -> None:
         self.hub_strategy = enum_member(HubStrategy, "hub_strategy", self.hub_strategy)

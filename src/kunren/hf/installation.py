@@ -99,8 +99,8 @@ def _modules_of_transformers() -> list[ModuleType]:
     """
     modules = [module for module in list(sys.modules.values()) if isinstance(module, ModuleType)]
     held = (value for module in modules for value in list(vars(module).values()) if isinstance(value, ModuleType))
-    found = {id(module): module for module in (*modules, *held) if _is_of_transformers(str(vars(module).get("__name__")))}
-    return list(found.values())
+    found = {id(module): module for module in (*modules, *held)}
+    return [module for module in found.values() if _is_of_transformers(str(vars(module).get("__name__")))]
 
 
 def _is_of_transformers(name: str) -> bool:

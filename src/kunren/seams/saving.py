@@ -48,6 +48,8 @@ class SavingSeams(Seams):
             weights = self.storage.weights_to_save(self.model, Path(folder), in_checkpoint=_internal_call)
             if self.args.should_save:
                 self._save(folder, state_dict=weights)
+        if self.args.push_to_hub and not _internal_call:
+            resolve("kunren.hub.upload:push_saved_model")(self)
 
     def _save(self, output_dir: str | None = None, state_dict: Mapping[str, Any] | None = None) -> None:
         folder = Path(output_dir if output_dir is not None else self._output_dir).expanduser()
