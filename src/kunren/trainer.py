@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Generator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from kunren.arguments import TrainingArguments
 from kunren.arguments.logging_and_tracking import obey_log_level
+from kunren.arguments.parallelism import ParallelSizes
 from kunren.base.random_state import enable_full_determinism, set_seed
 from kunren.base.registry import resolve
 from kunren.base.state import TrainerControl, TrainerState
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Trainer(EvaluationSeams, SavingSeams, ReportingSeams, SharingSeams, SearchingSeams):
+class Trainer(EvaluationSeams, SavingSeams, ReportingSeams, SharingSeams, SearchingSeams, ParallelSizes):
     """Trains, evaluates and predicts with a PyTorch model. Made for subclassing: override any method below."""
 
     loss_is_scaled_for_ga: bool | None = None  # True or False tells; None: found out on the first step
@@ -97,7 +98,7 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams, SharingSeams, Search
         self.create_accelerator_and_postprocess()
 
         self.data_collator = data_collator if data_collator is not None else self._automatic_collator()
-        self.is_in_train = self._is_silent = False
+        self.is_in_train = self._is_silent = self.computes_in_half = False
         self._made_optimizer = self._made_scheduler = False
         if self.args.push_to_hub:
             self.init_hf_repo()
@@ -141,7 +142,8 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams, SharingSeams, Search
         self._eval_dataloaders = {}
         self._merged_decay_parameters = None
         self._saved_steps = []
-        self._saver = CheckpointSaver(self.args.async_save, self.engine)
+        adds = name_is_overridden(self, SavingSeams, "_save_checkpoint")  # to the folder, which has to be there then
+        self._saver = CheckpointSaver(self.args.async_save and not adds, self.engine)
         self.storage = storage_for(self.engine)
 
     # ---- the model and what it is computed on
@@ -180,7 +182,8 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams, SharingSeams, Search
         told_mean = self._found_to_accept_count and not self.model_accepts_loss_kwargs
         if not self._hands_out_count or (known is None and told_mean):
             known = False
-        averages = self.args.average_tokens_across_devices
+        # An override that is told to be scaled sees to it that the mean over the processes is what it means.
+        averages = self.args.average_tokens_across_devices and not (known and "compute_loss" in overridden)
         self.loss_scale = LossScale(known, self.engine.data_place[0] if averages else 1)
 
     def call_model_init(self, trial: Any = None) -> nn.Module:
@@ -328,8 +331,8 @@ class Trainer(EvaluationSeams, SavingSeams, ReportingSeams, SharingSeams, Search
         return self.autocast_smart_context_manager()
 
     def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> AbstractContextManager[Any]:
-        """Mixed precision, or nothing."""
-        return self.engine.autocast()
+        """Mixed precision; nothing where the model takes care of it."""
+        return nullcontext() if self.computes_in_half else self.engine.autocast()
 
     # ---- callbacks
 

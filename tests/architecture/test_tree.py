@@ -48,8 +48,8 @@ TRAINER_IMPORT = "from kunren import Trainer, TrainingArguments"
 # What `TRAINER_IMPORT` loads of the catalogues. The rest waits until it is switched on, or asked for by its name; what
 # only a training or an evaluation needs waits for the first one.
 NEEDED_OF_CATALOGUES = """
-checkpoint.formats checkpoint.formats.direct_file checkpoint.formats.plain_values checkpoint.formats.safetensors_file
-checkpoint.formats.shards checkpoint.formats.torch_file
+checkpoint.formats checkpoint.formats.beside_model checkpoint.formats.direct_file checkpoint.formats.plain_values
+checkpoint.formats.safetensors_file checkpoint.formats.shards checkpoint.formats.torch_file
 collators collators.columns collators.default collators.stacking
 data.batching data.batching.choose data.wrappers data.wrappers.mixture
 engine.backends engine.backends.device_clock engine.backends.fused_adamw engine.backends.lean engine.backends.plain

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from kunren.base.registry import resolve
 from kunren.checkpoint import disk, parts, weights
+from kunren.checkpoint.formats import beside_model
 from kunren.engine import Backend
 
 _SPREAD = {
@@ -40,11 +41,13 @@ class Storage:
         weights.load_weights(model, folder, same_model)
 
     def save_optimizer(self, optimizer: Optimizer, folder: Path, number_of_decay_parameters: int | None) -> None:
-        """As `kunren.checkpoint.parts.save_optimizer`."""
+        """As `kunren.checkpoint.parts.save_optimizer`, with the weights it trains that the model does not hold."""
+        beside_model.save(self.engine.weights_beside_model, folder)
         parts.save_optimizer(optimizer, folder, number_of_decay_parameters)
 
     def load_optimizer(self, optimizer: Optimizer, folder: Path, number_of_decay_parameters: int | None) -> bool:
-        """As `kunren.checkpoint.parts.load_optimizer`."""
+        """As `kunren.checkpoint.parts.load_optimizer`, with those weights."""
+        beside_model.load(self.engine.weights_beside_model, folder)
         return parts.load_optimizer(optimizer, folder, number_of_decay_parameters)
 
 

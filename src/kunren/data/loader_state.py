@@ -28,7 +28,7 @@ def stateful_stream_of(loader: Any) -> Any:
 
     A stream that worker processes iterate is out of reach: there the loader itself has to keep the state.
     """
-    if _has_state(loader):
+    if _has_state(loader) and getattr(loader, "use_stateful_dataloader", True):  # else Accelerate's, which has none
         return loader
     dataset = getattr(loader, "dataset", None)
     if is_stream(dataset) and getattr(loader, "num_workers", 0) == 0 and _has_state(dataset) and not _forgets(dataset):

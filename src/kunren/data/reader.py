@@ -15,17 +15,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 import torch
-from torch.utils.data import (
-    DataLoader,
-    IterableDataset,
-    RandomSampler,
-    SequentialSampler,
-    SubsetRandomSampler,
-)
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler, SubsetRandomSampler
 
 from kunren.base.random_state import DataRandomness, capture, mix, restore, seed_for_data
 from kunren.data.batching.ranks import PLAIN_BATCHES, Processes, batches_after, telling_spares
 from kunren.data.loader_state import generators_of, stateful_stream_of
+from kunren.data.readers.accelerated import without_accelerate
 from kunren.data.readers.in_process import read_in_process
 from kunren.data.samplers import EpochOrder, set_epoch
 from kunren.data.wrappers.bad_samples import BadSamples, limit_of
@@ -74,7 +69,7 @@ class BatchReader:
     def __init__(
         self, loader: Any, seed: int, bad_sample_limit: float | None = None, processes: Processes | None = None
     ) -> None:
-        self.loader = loader
+        self.loader = loader = without_accelerate(loader)
         self.seed = seed
         self.ranks, self.rank = (1, 0) if processes is None else processes.data_place
         # Batches of which no row is this process's: a window has few of them.
@@ -88,8 +83,7 @@ class BatchReader:
         # A subclass with an iterator of its own, or no DataLoader at all, is iterated as it asks to be.
         self._by_index = (
             isinstance(loader, DataLoader)
-            # Accelerate's loader for one process does to batches what the engine does, and nothing to their order.
-            and (type(loader).__iter__ is DataLoader.__iter__ or type(loader).__module__ == "accelerate.data_loader")
+            and type(loader).__iter__ is DataLoader.__iter__
             and not isinstance(loader.dataset, IterableDataset)
             and loader.batch_sampler is not None
         )

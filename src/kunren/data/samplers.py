@@ -50,10 +50,12 @@ def epoch_permutation(rows: int, seed: int, epoch: int) -> torch.Tensor:
     return torch.randperm(rows, generator=torch.Generator().manual_seed(seed + epoch))
 
 
-def samplers_of(loader: object) -> tuple[object, object, object]:
-    """A loader's sampler, its batch sampler and the sampler in that; None for what it has not."""
-    batch_sampler = getattr(loader, "batch_sampler", None)
-    return getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)
+def samplers_of(loader: object) -> list[object]:
+    """A loader's sampler, its batch sampler and those in that, which may divide another's; None for what it has not."""
+    found = [getattr(loader, "sampler", None)]
+    while (loader := getattr(loader, "batch_sampler", None)) is not None:
+        found += [loader, getattr(loader, "sampler", None)]
+    return found
 
 
 def set_epoch(loader: object, epoch: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -35,6 +36,7 @@ class Backend(ABC):
     empty_cache_steps: int | None  # every how many steps the loop empties the cache
     data_place = (1, 0)  # of how many processes that have batches of their own, and which
     brings_data = True  # False where another process has the same batches, and counts them
+    weights_beside_model: Sequence[nn.Parameter] = ()  # that the optimizer trains, those of a loss for example
     is_awaited = False  # whether other processes wait for this one to compute the micro-batch at hand
     # What divides model or optimizer among the processes, which then run each forward pass together: "sharded" (FSDP)
     # or "deepspeed"; None: each process has all of both.

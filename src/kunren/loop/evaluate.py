@@ -55,6 +55,8 @@ class EvaluationHooks(Protocol):
     @property
     def data_seed(self) -> int: ...
 
+    def token_reader(self) -> Any: ...
+
     def prediction_step(self, model: nn.Module, inputs: Any, loss_only: bool, ignore_keys: Any = None, /) -> Any: ...
 
     def fire(self, event: str, **details: Any) -> None: ...
@@ -77,8 +79,7 @@ def evaluation_loop(
     from kunren.losses.functions.chunked_loss import deferring_logits
 
     args, base = do.args, base_of(model)
-    config = getattr(base, "config", None)
-    metrics = MetricSet(args.metrics, do.compute_metrics, args.batch_eval_metrics, do.is_in_train, config)
+    metrics = MetricSet(args, do.compute_metrics, do.is_in_train, getattr(base, "config", None), do.token_reader())
     collected = Collected(examples_in(loader), padding_for(base, do.processing_class), not args.eval_do_concat_batches)
     loss_alone = loss_only and (args.prediction_loss_only or not metrics.needs_logits)
     engine, keeps = do.engine, not loss_only and not metrics.is_by_batch
@@ -91,7 +92,7 @@ def evaluation_loop(
             do.reports.keep(answered.counted)
             exchange.add(answered)
 
-    with preserved(), _in_eval_mode(model), deferring_logits(model, args, loss_alone), apart(do) as reports:
+    with preserved(), in_eval_mode(model), deferring_logits(model, args, loss_alone), apart(do) as reports:
         batches = read_alike(evaluated(loader), do.data_seed, *exchange.place)
         fitting = PiecesThatFit(do.args.device, do.fire, engine.spread_by is None)
         batch = next(batches, None)
@@ -183,7 +184,7 @@ def _number_of_rows(loader: Any, seen: int) -> int:
 
 
 @contextmanager
-def _in_eval_mode(model: nn.Module) -> Iterator[None]:
+def in_eval_mode(model: nn.Module) -> Iterator[None]:
     """Evaluation mode everywhere; afterwards each module is as it was, a frozen norm in a training model included."""
     training = [module for module in model.modules() if module.training]
     model.eval()

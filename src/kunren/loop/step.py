@@ -146,6 +146,10 @@ def learn_scale(do: StepHooks, model: nn.Module, inputs: Any, count: Any, tells:
         from kunren.loop.guards.together import learn_together
 
         learn_together(do, (loss_of(count), loss_of(2 * count), loss_of(count)), assumed, tells)
+    if do.loss_scale.uses_count and do.loss_scale.ranks > 1:
+        from kunren.loop.guards.together import learn_ranks
+
+        learn_ranks(do, loss_of, torch.as_tensor(do.counted(inputs) or count), tells)
 
 
 def checked(loss: Any) -> torch.Tensor:

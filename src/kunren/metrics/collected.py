@@ -73,13 +73,22 @@ class _Apart:
 
 def padding_for(model: Any, processing_class: Any) -> tuple[int, int]:
     """What ragged whole numbers are filled with, among predictions and among inputs: where they are text, the padding
-    token, which decodes. -100 where they may be classes, which are told by it."""
+    token, which decodes, or else the end. -100 where they may be classes, which are told by it."""
     tokenizer = getattr(processing_class, "tokenizer", processing_class)
-    token = getattr(tokenizer, "pad_token_id", None)
-    if not isinstance(token, int):
-        return PADDING_INDEX, PADDING_INDEX
+    token = _first_token((tokenizer, "pad_token_id"), (tokenizer, "eos_token_id"))
+    of_inputs = PADDING_INDEX if token is None else token
     can_generate = getattr(model, "can_generate", None)
-    return token if callable(can_generate) and can_generate() else PADDING_INDEX, token
+    if not (callable(can_generate) and can_generate()):
+        return PADDING_INDEX, of_inputs
+    if token is None:  # of a feature extractor, or of nothing, though the model writes
+        settings, config = getattr(model, "generation_config", None), getattr(model, "config", None)
+        token = _first_token((settings, "pad_token_id"), (config, "pad_token_id"))
+    return PADDING_INDEX if token is None else token, of_inputs
+
+
+def _first_token(*places: tuple[Any, str]) -> int | None:
+    found = (getattr(holder, name, None) for holder, name in places)
+    return next((token for token in found if isinstance(token, int)), None)
 
 
 def _warn_of_size(projected: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,14 @@ from kunren.metrics.answers import Answers
 
 # Nothing waits for other processes. All states are torchmetrics', so `Metric.sync` merges those of several at the end.
 QUIET: dict[str, Any] = {"sync_on_compute": False}
+PERPLEXITY = "perplexity"  # of the evaluation's loss: it needs no logits
+
+
+def perplexity_of(mean_loss: float) -> float:
+    try:
+        return math.exp(mean_loss)
+    except OverflowError:
+        return math.inf
 
 
 @dataclass(frozen=True)

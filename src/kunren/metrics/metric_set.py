@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kunren.metrics.function import BatchFunction, WholeSetFunction
 from kunren.metrics.metric_object import MetricObject, is_metric_object
 from kunren.metrics.outputs import BatchOutputs, WholeSet
+
+if TYPE_CHECKING:
+    from kunren.metrics.text.reader import TokenReader
 
 logger = logging.getLogger(__name__)
 
@@ -30,20 +33,29 @@ class WayOfComputing(Protocol):
 
 
 class MetricSet:
-    """The metrics of one evaluation. While training, an error in them costs metrics, not the run."""
+    """The metrics of one evaluation. While training, an error in them costs metrics, not the run.
+
+    `token_reader`: predictions are generated, and those by name compare the texts that it makes of them.
+    """
 
     def __init__(
         self,
-        names: Sequence[str],
+        args: Any,
         compute_metrics: Callable[..., Any] | None,
-        by_batch: bool,
         is_in_train: bool,
         config: Any = None,
+        token_reader: TokenReader | None = None,
     ) -> None:
-        self.is_by_batch = by_batch and compute_metrics is not None and not is_metric_object(compute_metrics)
+        names: Sequence[str] = args.metrics
+        is_function = compute_metrics is not None and not is_metric_object(compute_metrics)
+        self.is_by_batch = args.batch_eval_metrics and is_function
         self._is_in_train = is_in_train
         self._ways: list[WayOfComputing] = []
-        if names:
+        if names and token_reader is not None:
+            from kunren.metrics.text.generated import GeneratedTextMetrics
+
+            self._ways.append(GeneratedTextMetrics(names, token_reader, is_in_train))
+        elif names:
             from kunren.metrics.named import NamedMetrics
 
             self._ways.append(NamedMetrics(names, config, is_in_train))

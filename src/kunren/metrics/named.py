@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from kunren.metrics.answers import Answers, Reading
-from kunren.metrics.declaration import Request
+from kunren.metrics.declaration import PERPLEXITY, Request, perplexity_of
 from kunren.metrics.metric_object import unsynced
-from kunren.metrics.names import NAMED, PERPLEXITY, request_for
+from kunren.metrics.names import NAMED, request_for
 from kunren.metrics.outputs import BatchOutputs, WholeSet
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class NamedMetrics:
 
     def result(self, whole: WholeSet) -> dict[Any, Any]:
         """NaN for everything where each label was ignored; nothing where there were no labels."""
-        computed = {key: _perplexity(whole.mean_loss) for key in self._of_loss if whole.mean_loss is not None}
+        computed = {key: perplexity_of(whole.mean_loss) for key in self._of_loss if whole.mean_loss is not None}
         if self._has_labels:
             self._each(lambda request: computed.update({request.key: self._read(request)}))
         elif self._requests:
@@ -108,13 +108,6 @@ class NamedMetrics:
         if not self._is_in_train:
             raise ValueError(message) from error
         logger.warning("%s This evaluation goes on without %s.", message, "it" if len(keys) == 1 else "them")
-
-
-def _perplexity(mean_loss: float) -> float:
-    try:
-        return math.exp(mean_loss)
-    except OverflowError:
-        return math.inf
 
 
 @contextmanager

@@ -9,12 +9,12 @@ from typing import Any
 
 from kunren.base.names import did_you_mean
 from kunren.metrics.classification import CLASSIFICATION
-from kunren.metrics.declaration import NamedMetric, Request
+from kunren.metrics.declaration import PERPLEXITY, NamedMetric, Request
 from kunren.metrics.regression import REGRESSION
 from kunren.metrics.shares import SHARES
+from kunren.metrics.text.names import check_text_names, text_metric_called
 
 NAMED: dict[str, NamedMetric] = {**SHARES, **CLASSIFICATION, **REGRESSION}
-PERPLEXITY = "perplexity"  # of the evaluation's loss: it needs no logits
 ALIASES = {
     "token_accuracy": "accuracy",
     "mcc": "matthews_correlation",
@@ -36,6 +36,10 @@ def known_names() -> list[str]:
     return sorted([*plain, *averaged, *ALIASES])
 
 
+def _own_names() -> list[str]:
+    return [name for name in known_names() if name not in ALIASES]
+
+
 def request_for(given: Any) -> Request:
     """What a name asks for; blanks and capitals do not matter. ValueError with the nearest right name."""
     key = re.sub(r"[\s_-]+", "_", given.strip().lower()) if isinstance(given, str) else ""
@@ -47,17 +51,28 @@ def request_for(given: Any) -> Request:
         return Request(key, name)
     if stem in NAMED and average in NAMED[stem].averages:
         return Request(key, stem, average)
+    if text_metric_called(given) is not None:
+        raise ValueError(
+            f"metrics: {given!r} compares generated texts: take Seq2SeqTrainer, and Seq2SeqTrainingArguments("
+            "predict_with_generate=True). Without generation there are: " + ", ".join(_own_names())
+        )
     nearest = did_you_mean(key, known_names())
-    choices = ", ".join(name for name in known_names() if name not in ALIASES)
-    remedy = nearest or f" There are: {choices}."
+    remedy = nearest or f" There are: {', '.join(_own_names())}."
     if not isinstance(given, str):
         remedy = " It takes names; a torchmetrics object is passed as compute_metrics."
     raise ValueError(f"metrics: {given!r} is not the name of a metric.{remedy}")
 
 
-def check_names(names: Sequence[str], prediction_loss_only: bool = False) -> None:
-    """What can be said of `metrics=[...]` before any work is done: ValueError, or ImportError without torchmetrics."""
-    needing_logits = [request.key for request in map(request_for, names) if request.metric != PERPLEXITY]
+def check_names(names: Sequence[str], prediction_loss_only: bool = False, of_texts: bool = False) -> None:
+    """What can be said of `metrics=[...]` before any work is done: ValueError, or ImportError without torchmetrics.
+
+    `of_texts`: predictions are generated, and it is texts that are compared.
+    """
+    if of_texts:
+        check_text_names(names)
+        needing_logits = [name for name in names if name != PERPLEXITY]
+    else:
+        needing_logits = [request.key for request in map(request_for, names) if request.metric != PERPLEXITY]
     if not needing_logits:
         return
     if prediction_loss_only:
@@ -65,7 +80,7 @@ def check_names(names: Sequence[str], prediction_loss_only: bool = False) -> Non
             f"metrics={list(names)!r} with prediction_loss_only=True: {needing_logits[0]} needs the logits. "
             "Leave prediction_loss_only at False: with metrics by name no logits are kept."
         )
-    if importlib.util.find_spec("torchmetrics") is None:
+    if not of_texts and importlib.util.find_spec("torchmetrics") is None:
         raise ImportError(
             f"metrics={list(names)!r} needs torchmetrics: pip install torchmetrics, or pip install 'kunren[metrics]'."
         )

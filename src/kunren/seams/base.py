@@ -78,6 +78,7 @@ class Seams:
     _merged_decay_parameters: int | None  # how many of the optimizer's one group would decay; None: it is not ours
     _trial: Any
     _run: Run | None
+    computes_in_half: bool  # whether the model takes care of its precision by itself
     _is_silent: bool  # while something is tried out that callbacks must not hear of
     _made_optimizer: bool  # by kunren, not given
     _made_scheduler: bool
@@ -91,12 +92,12 @@ class Seams:
 
     @contextmanager
     def silenced(self) -> Iterator[None]:
-        """Inside, neither callbacks nor the log hear of anything: something is only tried."""
-        before, self._is_silent = self._is_silent, True
-        try:
+        """Inside, something is only tried: neither callbacks nor the log hear of it, nor what a subclass counts."""
+        from kunren.loop.guards.put_back import put_back
+
+        with put_back(self):
+            self._is_silent = True
             yield
-        finally:
-            self._is_silent = before
 
     def is_asked_to_stop(self) -> bool:
         """Whether a signal or the clock has asked the training that is going on to stop."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -41,11 +40,13 @@ class EvaluationSeams(DataSeams, OptimizationSeams, Seams):
                 metrics.update(self.evaluate(chosen, ignore_keys, f"{metric_key_prefix}_{name}"))
             return metrics
 
+        from kunren.loop.guards.evaluating import evaluating
+
         self.engine.meet("evaluate()")
         _refuse_empty(self.eval_dataset if eval_dataset is None else eval_dataset, "evaluation")
         start_time = time.time()
         loader = self.get_eval_dataloader(eval_dataset)
-        with self._as_eval_dataloader(loader):
+        with evaluating(self, loader):
             loss_only = True if self._keeps_nothing() else None
             _, metrics = self._timed_loop(loader, start_time, "Evaluation", loss_only, ignore_keys, metric_key_prefix)
             self.log(metrics)
@@ -56,11 +57,13 @@ class EvaluationSeams(DataSeams, OptimizationSeams, Seams):
         self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
     ) -> PredictionOutput:
         """Predictions and labels of a data set in its order, arrays of (rows, ...); metrics where there are labels."""
+        from kunren.loop.guards.evaluating import evaluating
+
         self.engine.meet("predict()")
         _refuse_empty(test_dataset, "test")
         start_time = time.time()
         loader = self.get_test_dataloader(test_dataset)
-        with self._as_eval_dataloader(loader):
+        with evaluating(self, loader):
             output, metrics = self._timed_loop(loader, start_time, "Prediction", False, ignore_keys, metric_key_prefix)
             self.fire("on_predict", metrics=metrics)
         return PredictionOutput(output.predictions, output.label_ids, metrics)
@@ -120,18 +123,13 @@ class EvaluationSeams(DataSeams, OptimizationSeams, Seams):
         with self._divided(model, inputs) as part:
             return prediction_step(self, model, part, prediction_loss_only, ignore_keys or [])
 
+    def token_reader(self) -> Any:
+        """What makes texts of predictions for `metrics=[...]`, where they are generated; None: they are logits."""
+        return None
+
     def _keeps_nothing(self) -> bool:
         """Whether an evaluation leaves nothing but numbers: its metrics, if any, are computed batch by batch."""
         return self.compute_metrics is None or is_metric_object(self.compute_metrics)
-
-    @contextmanager
-    def _as_eval_dataloader(self, loader: Any) -> Iterator[None]:
-        """Inside, callbacks see this loader; then it is let go of, with its data and workers."""
-        self.callback_handler.eval_dataloader = loader
-        try:
-            yield
-        finally:
-            self.callback_handler.eval_dataloader = None
 
     # ---- the evaluation that training asks for
 
@@ -171,14 +169,17 @@ class EvaluationSeams(DataSeams, OptimizationSeams, Seams):
         A wrong name would otherwise show after the first long evaluation. ValueError lists the choices.
         """
         from kunren.callbacks.early_stopping import EarlyStoppingCallback
+        from kunren.metrics.added_elsewhere import may_be_added
 
         name = self.args.metric_for_best_model
         watched = self.args.load_best_model_at_end or self.args.save_strategy == "best"
         watched = watched or any(isinstance(one, EarlyStoppingCallback) for one in self.callback_handler.callbacks)
         if name is None or not watched or self.args.eval_strategy == "no" or self.eval_dataset is None:
             return
+        if type(self).evaluation_loop is not EvaluationSeams.evaluation_loop:
+            return  # it may do more than pass over the data once, and leave files
         sets = self.eval_dataset if isinstance(self.eval_dataset, Mapping) else {None: self.eval_dataset}
-        if any(is_stream(dataset) for dataset in sets.values()):
+        if any(is_stream(dataset) for dataset in sets.values()) or may_be_added(self):
             return  # a stream may not give its first batch twice
         found: dict[str, Any] = {}
         for key in sets:

@@ -55,7 +55,7 @@ def prepare_run(trainer: Trainer, resume_from_checkpoint: str | bool | None) -> 
         trainer.adopt_model(trainer.call_model_init(trainer._trial))
         trainer.optimizer = trainer.lr_scheduler = None
     trainer.check_metric_name()
-
+    trainer._train_batch_size = args.train_batch_size  # the script may have set another since
     loader = trainer.get_train_dataloader()
     plan = _plan_for(trainer, loader, checkpoint)
     start_state(trainer, plan)
@@ -204,6 +204,7 @@ def switch_features_on(trainer: Trainer) -> None:
     if config is not None and hasattr(config, "use_cache"):
         config.use_cache = args.use_cache  # keys and values of past tokens are of no use in training
     features.switch_on(model, args, trainer.engine.device, trainer.label_names, trainer._undo)
+    trainer._undo.append(features.compute_in_half(trainer))
 
 
 def _note_who_makes_the_optimizer(trainer: Trainer) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 _LOOP = "iterate `steps()`, or override `training_step` or `get_batch_samples`"
 _ENGINE = "override `create_accelerator_and_postprocess`"
 _SIZE = "set parallelism_config or accelerator_config, or override `get_train_dataloader`"
@@ -32,3 +34,17 @@ REFUSED_OVERRIDES = {
     "_issue_warnings_after_load": "override `_load_from_checkpoint`",
     "_tune_save_checkpoint": "override `_save_checkpoint`",
 }
+
+
+def refusal(cls: type, name: str) -> str:
+    """Why the class cannot be: for who has written it, and for who imports a library that was written for both."""
+    text = f"{cls.__name__} overrides {name}, which kunren's Trainer does not have: {REFUSED_OVERRIDES[name]}."
+    installation = sys.modules.get("kunren.hf.installation")
+    if installation is not None and installation.is_installed() and cls.__module__ != "__main__":
+        package = cls.__module__.partition(".")[0]
+        text += (
+            f" If {cls.__module__} is not yours to change: it needs transformers' own loop, so run this program "
+            "without kunren.hf.install() (KUNREN_INSTALL=1 and `python -m kunren.hf` call it too), or call "
+            f"kunren.hf.uninstall() before it imports {package}."
+        )
+    return text

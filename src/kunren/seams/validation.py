@@ -27,7 +27,7 @@ from kunren.optim.groups.divide import refuse_given_optimizer
 from kunren.optim.schedule import check_options
 from kunren.seams.data import DataSeams
 from kunren.seams.optimization import OptimizationSeams
-from kunren.seams.refused_overrides import REFUSED_OVERRIDES
+from kunren.seams.refused_overrides import REFUSED_OVERRIDES, refusal
 
 logger = logging.getLogger(__name__)
 
@@ -37,9 +37,9 @@ _LATE_ARGUMENTS = {"training_step": "num_items_in_batch", "compute_loss": "num_i
 
 def refuse_ignored_overrides(cls: type) -> None:
     """TypeError, when the class is defined, for an override that would silently never be called."""
-    for name, advice in REFUSED_OVERRIDES.items():
+    for name in REFUSED_OVERRIDES:
         if _definition(cls, name) is not None:
-            raise TypeError(f"{cls.__name__} overrides {name}, which kunren's Trainer does not have: {advice}.")
+            raise TypeError(refusal(cls, name))
 
 
 def adapt_old_signatures(cls: type) -> None:
@@ -89,7 +89,7 @@ def complete(args: Any) -> Any:
         raise TypeError(f"args has to be a TrainingArguments object, not {type(args).__name__}.")
     for item in dataclasses.fields(TrainingArguments):
         if not hasattr(args, item.name):
-            setattr(args, item.name, item.default)
+            setattr(args, item.name, item.default_factory() if callable(item.default_factory) else item.default)
     return args
 
 
@@ -118,7 +118,7 @@ def check_construction(trainer: Any, model: nn.Module | None) -> None:
     if args.metrics:
         from kunren.metrics.names import check_names
 
-        check_names(args.metrics, args.prediction_loss_only)
+        check_names(args.metrics, args.prediction_loss_only, trainer.token_reader() is not None)
     is_function = trainer.compute_metrics is not None and not is_metric_object(trainer.compute_metrics)
     if args.batch_eval_metrics and is_function:
         parameters = inspect.signature(trainer.compute_metrics).parameters
@@ -165,10 +165,10 @@ def _check_model(trainer: Any, model: Any) -> None:
 
 def check_training(trainer: Any) -> None:
     """What would end a training run later, told before the first step."""
-    if trainer.train_dataset is None and not name_is_overridden(trainer, DataSeams, "get_train_dataloader"):
-        raise ValueError("Training needs data: pass train_dataset to the Trainer.")
-    check_mixture(trainer.train_dataset, trainer.args)
-    if not isinstance(trainer.train_dataset, Mapping):
+    if not name_is_overridden(trainer, DataSeams, "get_train_dataloader"):  # else it may be anything
+        if trainer.train_dataset is None:
+            raise ValueError("Training needs data: pass train_dataset to the Trainer.")
+        check_mixture(trainer.train_dataset, trainer.args)
         _check_kind(trainer.train_dataset)
     for name, dataset in _data_sets(trainer):
         if has_length(dataset) and len(dataset) == 0:

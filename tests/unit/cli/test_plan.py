@@ -157,15 +157,17 @@ def test_a_model_and_a_file(name: str, bert: Path, tmp_path: Path, capsys: pytes
 
 
 @pytest.mark.parametrize(
-    ("task", "model"), [("fill-mask", "BertForMaskedLM"), ("AutoModelForCausalLM", "BertLMHeadModel")]
+    ("task", "model"), [("fill-mask", "BertForMaskedLM"), ("AutoModelForMaskedLM", "BertForMaskedLM")]
 )
 def test_language_models(task: str, model: str, bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = tmp_path / "lines.txt"
     data.write_text("w1 w2 w3\n" * 20)
-    text = f"model: {bert}\ntask: {task}\ntrain_dataset: {data}\nmax_length: 2\nuse_cpu: true\noutput_dir: {{folder}}\n"
+    text = f"model: {bert}\ntask: {task}\ntrain_dataset: {data}\nmax_length: 3\nuse_cpu: true\noutput_dir: {{folder}}\n"
     values = planned(capsys, write(tmp_path, text))
     assert values["model"] == model
-    assert values["tokens"]["padded"] == 3 * 20 * 2
+    assert values["tokens"]["padded"] == 3 * 20 * 3
+    values = planned(capsys, write(tmp_path, text), "--max_length", "2")
+    assert values["num_examples"] == 40  # a text that is longer goes on in a further row
 
 
 def test_rows_that_are_tokenized(bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -188,7 +190,9 @@ def test_columns_that_are_not_there_are_answered_with_those_that_are(
         capsys, path, "--label_column", "class"
     )
     assert "'label' is both text and label" in refused(capsys, path, "--text_column", "label")
-    assert "the rows have to be tokenized" in refused(capsys, path, "--task", "question-answering")
+    assert "No column is called question; the columns are: text, label, spare" in refused(
+        capsys, path, "--task", "question-answering"
+    )
 
 
 def test_a_model_that_is_not_there(bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -328,7 +328,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "nothing to evaluate on": (["--eval_strategy", "epoch", "--eval_dataset", "null"], "needs an evaluation set"),
     "nothing to resume": (["--resume"], "has no checkpoint that is whole"),
     "a checkpoint that is not there": (["--resume", "nowhere"], "nowhere"),
-    "what comes later": (["--push_to_hub"], "comes with a later version"),
+    "a hub out of reach": (["--push_to_hub"], "HF_HUB_OFFLINE=1 keeps everything off the hub"),
 }
 
 

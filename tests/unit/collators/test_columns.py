@@ -18,7 +18,7 @@ from kunren import collators
 from kunren.base.registry import resolve
 from kunren.collators.columns import Column, column_collation, takes_columns, token_column
 from kunren.collators.token_padding import pad_at_once
-from kunren.data.fetch import fetch
+from kunren.data.readers.fetch import fetch
 from kunren.data.wrappers.arrow import FetchByColumns, fetch_by_columns
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")

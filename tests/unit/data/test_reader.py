@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, Sampler
 
 from kunren.base.random_state import set_seed
-from kunren.data.fetch import fetch
 from kunren.data.reader import BatchReader
+from kunren.data.readers.fetch import fetch
 from kunren.data.samplers import EpochRandomSampler
 
 

@@ -72,7 +72,10 @@ TOKENIZER = SimpleNamespace(pad_token_id=3)
         ("llama", SimpleNamespace(tokenizer=TOKENIZER), (3, 3)),
         ("bert", TOKENIZER, (-100, 3)),
         ("llama", SimpleNamespace(pad_token_id=None), (-100, -100)),
+        ("llama", SimpleNamespace(pad_token_id=None, eos_token_id=2), (2, 2)),
         ("llama", None, (-100, -100)),
+        ("t5", None, (0, -100)),
+        ("t5", SimpleNamespace(sampling_rate=16_000), (0, -100)),
     ],
 )
 def test_text_is_filled_with_the_padding_token(model: str, processing_class: Any, expected: tuple[int, int]) -> None:

@@ -180,7 +180,7 @@ def test_whatever_transformers_calls_is_there_or_refused() -> None:
     """No method of transformers' Trainer can be overridden in vain."""
     theirs = {name for name, value in vars(transformers.Trainer).items() if callable(value) and name[:2] != "__"}
     missing = {name for name in theirs if not hasattr(kunren.Trainer, name)}
-    assert missing - set(REFUSED_OVERRIDES) == {"get_sp_size", "get_cp_size", "get_tp_size"}
+    assert missing <= set(REFUSED_OVERRIDES)
     assert not [name for name in REFUSED_OVERRIDES if hasattr(kunren.Trainer, name)]
 
 

@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader, Sampler
 
 from kunren.base.random_state import DataRandomness
-from kunren.data.fetch import BatchByPosition, Position
+from kunren.data.readers.fetch import BatchByPosition, Position
 from kunren.data.wrappers.bad_samples import OnError
 
 

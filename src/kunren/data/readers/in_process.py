@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from kunren.base.nested import map_tensors
 from kunren.base.random_state import DataRandomness
-from kunren.data.fetch import BatchByPosition, Position
+from kunren.data.readers.fetch import BatchByPosition, Position
 from kunren.data.wrappers.bad_samples import OnError
 
 

@@ -46,6 +46,7 @@ class DdpBackend(ProcessesBackend):
         return model.module if isinstance(model, DistributedDataParallel) else model
 
     def accumulate(self, model: nn.Module, sync: bool) -> AbstractContextManager[None]:
+        super().accumulate(model, sync)
         self.is_awaited, self._is_called = sync, False
         return model.no_sync() if not sync and isinstance(model, DistributedDataParallel) else _NOTHING
 

@@ -132,6 +132,7 @@ class DeepSpeedBackend(ProcessesBackend):
         }
 
     def accumulate(self, model: nn.Module, sync: bool) -> AbstractContextManager[None]:
+        super().accumulate(model, sync)
         if self.deepspeed_engine is not None:
             self.deepspeed_engine.set_gradient_accumulation_boundary(sync)
         return _NOTHING

@@ -90,6 +90,7 @@ class Fsdp1Backend(ShardedBackend):
             )
 
     def accumulate(self, model: nn.Module, sync: bool) -> AbstractContextManager[None]:
+        super().accumulate(model, sync)
         self._begin_micro_batch()
         return model.no_sync() if not sync and isinstance(model, FullyShardedDataParallel) else _NOTHING
 

@@ -70,6 +70,7 @@ class Fsdp2Backend(ShardedBackend):
             optimizer.state[divided[old]] = {name: _divided(value, divided[old]) for name, value in kept.items()}
 
     def accumulate(self, model: nn.Module, sync: bool) -> AbstractContextManager[None]:
+        super().accumulate(model, sync)
         self._begin_micro_batch()
         if sync is not self._syncs and isinstance(model, FSDPModule):
             model.set_requires_gradient_sync(sync)

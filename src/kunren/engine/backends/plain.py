@@ -19,6 +19,8 @@ from kunren.engine.precision import allow_tf32, autocast_dtype
 logger = logging.getLogger(__name__)
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
+_OF_LOADERS = ("split_batches", "dispatch_batches", "even_batches", "use_seedable_sampler", "non_blocking")
+_PRECISIONS: dict[torch.dtype | None, str] = {torch.float16: "fp16", torch.bfloat16: "bf16"}  # Accelerate's names
 
 
 class PlainBackend(Backend):
@@ -38,6 +40,9 @@ class PlainBackend(Backend):
             allow_tf32(args.tf32)
         self.empty_cache_steps = args.torch_empty_cache_steps
         self._use_cpu = self.device.type == "cpu"
+        config = args.accelerator_config
+        self._loader_settings = {name: getattr(config, name) for name in _OF_LOADERS if hasattr(config, name)}
+        self._loader_settings["data_seed"] = args.data_seed
         self._parameters: list[nn.Parameter] = []
         self._has_gradients = False
         self._has_sparse = False  # gradients, those of embeddings
@@ -48,9 +53,18 @@ class PlainBackend(Backend):
     @cached_property
     def accelerator(self) -> Any:
         from accelerate import Accelerator
+        from accelerate.state import AcceleratorState, PartialState
+        from accelerate.utils import DataLoaderConfiguration
 
-        # Precision and scaling are this backend's: the accelerator describes the run and serves user code.
-        accelerator = Accelerator(cpu=self._use_cpu, mixed_precision="no")
+        # It describes the run and serves user code: models that such code has it prepare compute in the run's precision,
+        # and loaders come in the order that they have under transformers' Trainer. Scaling is this backend's.
+        loaders = DataLoaderConfiguration(**self._loader_settings)
+        precision = _PRECISIONS.get(self.autocast_dtype, "no")
+        described = AcceleratorState._shared_state.get("_mixed_precision", precision)
+        processes = PartialState._shared_state.get("num_processes", self.world_size)
+        if described != precision or processes != self.world_size:  # an earlier run, or the time before they met
+            AcceleratorState._reset_state(reset_partial_state=processes != self.world_size)
+        accelerator = Accelerator(cpu=self._use_cpu, mixed_precision=precision, dataloader_config=loaders)
         accelerator.scaler, accelerator.backward = self.scaler, self.backward
         return accelerator
 
@@ -60,6 +74,9 @@ class PlainBackend(Backend):
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> nn.Module:
         self._parameters = list(model.parameters())
+        own = {id(parameter) for parameter in self._parameters}
+        given = [weight for group in optimizer.param_groups for weight in group["params"]]
+        self.weights_beside_model = [weight for weight in given if id(weight) not in own]
         if self.scaler is not None:
             _refuse_half_weights(model)
         kinds = {(parameter.dtype, parameter.device) for parameter in self._parameters}
@@ -69,6 +86,8 @@ class PlainBackend(Backend):
         return model
 
     def accumulate(self, model: nn.Module, sync: bool) -> AbstractContextManager[None]:
+        if "accelerator" in vars(self):  # somebody has asked for it, and may look there
+            self.accelerator.gradient_state._set_sync_gradients(sync)
         return _NOTHING
 
     def autocast(self) -> AbstractContextManager[Any]:
@@ -120,6 +139,8 @@ class PlainBackend(Backend):
     def zero_gradients(self) -> None:
         for parameter in self._parameters:
             parameter.grad = None
+        for weight in self.weights_beside_model:
+            weight.grad = None
 
     def empty_cache(self) -> None:
         module = getattr(torch, self.device.type, None)  # torch.cuda, torch.mps, torch.xpu, ...

@@ -42,10 +42,7 @@ class ProcessesBackend(PlainBackend):
 
     def __init__(self, args: Any) -> None:
         _check(args)
-        if not process_group_is_started():
-            _check_variables(args)
-            start_process_group(args.device, args.ddp_backend, args.ddp_timeout_delta)
-            atexit.register(_leave)
+        join(args)
         super().__init__(args)
         self.process_index, self.world_size = dist.get_rank(), dist.get_world_size()
         self._check_group(args)
@@ -202,6 +199,15 @@ class _Meeting:
 
 class _Ending:
     is_clean = True  # nobody has to be waited for after an error: the others learn of it by our end
+
+
+def join(args: Any) -> None:
+    """Start the process group, if nobody has; the end of this process then takes leave of the others."""
+    if process_group_is_started():
+        return
+    _check_variables(args)
+    start_process_group(args.device, args.ddp_backend, args.ddp_timeout_delta)
+    atexit.register(_leave)
 
 
 def _leave() -> None:

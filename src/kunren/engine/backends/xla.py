@@ -66,6 +66,7 @@ class OnXla(PlainBackend):
         return super().prepare(model, optimizer)
 
     def accumulate(self, model: nn.Module, sync: bool) -> AbstractContextManager[None]:
+        super().accumulate(model, sync)
         # What was left to do since the last cut (sums of losses, a micro-batch) would be part of this graph.
         torch_xla.sync()
         return _NOTHING

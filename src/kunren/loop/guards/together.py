@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -92,6 +93,26 @@ def learn_together(do: Any, losses: tuple[float, float, float], assumed: bool, t
         if uses_count is not None:
             do.loss_scale.uses_count, do.loss_scale.takes_own_count = uses_count, takes_own_count
             return
+
+
+def learn_ranks(do: Any, loss_of: Callable[[Any], float], own_count: Any, tells: bool) -> None:
+    """Whether a loss of the user's own, divided by the count of all processes, is multiplied by their number already.
+
+    transformers leaves that to it, as gradients are averaged over the processes. It shows by the batch's own count,
+    which makes a mean of it, beside the mean that the loss is without a count.
+    """
+    if str(do.compute_loss.__module__).startswith("kunren."):
+        return
+    try:
+        divided, mean = loss_of(own_count), loss_of(None)
+    except TypeError:  # it needs a count: none of transformers' would, which evaluate without
+        return
+    ranks: int = do.loss_scale.ranks
+    found = [abs(divided - ranks * mean) < abs(divided - mean) if tells and math.isfinite(mean) and mean else None]
+    if do.engine.spread_by is not None:
+        found = do.engine.gather_objects(found[0])
+    if next((one for one in found if one is not None), False):
+        do.loss_scale.ranks = 1
 
 
 def sums_of_all(engine: Any, sums: dict[str, list[Any]]) -> dict[str, list[float]]:

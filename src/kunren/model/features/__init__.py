@@ -36,6 +36,16 @@ def switch_on(
         undo.append(defer_logits(model, args, training=True))
 
 
+def compute_in_half(trainer: Any) -> Callable[[], None]:
+    """In mixed precision, where code that is not kunren's sees what the model gives; returns what puts it back."""
+    if trainer.engine.autocast_dtype is None:
+        return lambda: None
+
+    from kunren.model.features import mixed_precision
+
+    return mixed_precision.compute_in_half(trainer)
+
+
 def compiled(model: nn.Module, args: Any) -> nn.Module:
     """The model, through `torch.compile` where the arguments ask for it."""
     if not args.torch_compile:

@@ -14,8 +14,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from kunren.collators import default_data_collator
-from kunren.data.fetch import fetch, fetcher
 from kunren.data.reader import BatchReader
+from kunren.data.readers.fetch import fetch, fetcher
 from kunren.data.samplers import EpochRandomSampler
 from kunren.data.wrappers.arrow import ArrowColumns, FetchByColumns, batches_of, is_plain
 
