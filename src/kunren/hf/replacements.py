@@ -72,6 +72,17 @@ REPLACEMENTS: dict[str, dict[str, str]] = {
         "set_seed": "kunren.base.random_state:set_seed",
         "enable_full_determinism": "kunren.base.random_state:enable_full_determinism",
         "get_last_checkpoint": "kunren.checkpoint.layout:get_last_checkpoint",
+        **{
+            name: f"kunren.search:{name}"
+            for name in (
+                "BestRun",
+                "HPSearchBackend",
+                "default_compute_objective",
+                "default_hp_space_optuna",
+                "default_hp_space_ray",
+                "default_hp_space_wandb",
+            )
+        },
     },
     "transformers.trainer_pt_utils": {"AcceleratorConfig": "kunren.arguments.accelerator_config:AcceleratorConfig"},
     "transformers.data.data_collator": {name: f"kunren.collators:{name}" for name in _COLLATORS},
@@ -81,6 +92,8 @@ REPLACEMENTS: dict[str, dict[str, str]] = {
         "Adafactor": "kunren:Adafactor",
     },
     "transformers.integrations.integration_utils": {name: f"kunren:{name}" for name in _TRACKERS},
-    "transformers.hf_argparser": {"HfArgumentParser": "kunren.hf.argument_parser:HfArgumentParser"},
+    "transformers.hf_argparser": {
+        name: f"kunren.hf.argument_parser:{name}" for name in ("HfArgumentParser", "HfArg", "string_to_bool")
+    },
     "transformers.utils.notebook": {"NotebookProgressCallback": "kunren.callbacks.notebook:NotebookProgressCallback"},
 }

@@ -121,6 +121,6 @@ class ReportingSeams(Seams):
 def _readable(key: str, value: Any) -> Any:
     if key == "total_flos":
         return f"{int(value) >> 30}GF"
-    if key.endswith("_runtime") and isinstance(value, (int, float)):
+    if "_runtime" in key and isinstance(value, (int, float)):
         return f"{datetime.timedelta(seconds=int(value))}.{int(value * 100) % 100:02d}"
     return round(value, 4) if isinstance(value, float) else value

@@ -1,0 +1,31 @@
+"""YAML as of version 1.2, the one that everybody means: 5e-5 is a number, and 10:14 and 2026-11-30 are text."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import yaml
+
+
+def _reader() -> Any:
+    reader: Any = type("Reader", (yaml.SafeLoader,), {})
+    prefix, others = "tag:yaml.org,2002:", ("int", "float", "timestamp")
+    reader.yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag.removeprefix(prefix) not in others]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    number = r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
+    reader.add_implicit_resolver(
+        prefix + "int", re.compile(r"([-+]?(0|[1-9]\d*)|0x[\da-fA-F]+)$"), list("-+0123456789")
+    )
+    reader.add_implicit_resolver(prefix + "float", re.compile(f"({number})$"), list("-+.0123456789"))
+    return reader
+
+
+_READER = _reader()
+
+
+def read_yaml(text: str) -> Any:
+    """What YAML, or JSON, says; a yaml.YAMLError where it is neither."""
+    return yaml.load(text, _READER)
