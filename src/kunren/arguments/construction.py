@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,8 @@ USUAL_ELSEWHERE = {
     "accumulation_steps": "gradient_accumulation_steps",
     "gradient_clip_val": "max_grad_norm",
 }
+# Told of arguments that have been built, by whoever has them behave as those of another library.
+when_built: list[Callable[[Any], None]] = []
 
 
 class ArgumentsType(type):
@@ -48,10 +50,7 @@ def _build(cls: type[Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> A
     old = {name: value for name, value in keywords.items() if name in LEGACY_NAMES and name not in accepted}
     if len(accepted) == len(parameters):
         _refuse_unknown(cls.__name__, [name for name in keywords if name not in old], accepted)
-    translated = _translate(cls.__name__, old, given)
-    keywords = {name: value for name, value in keywords.items() if name not in old}
-    keywords.update((name, value) for name, value in translated.items() if name not in accepted[: len(args)])
-    _pair_up(cls.__name__, keywords, accepted)
+    keywords = keywords_of_today(cls.__name__, keywords, given, accepted, by_position=len(args))
     notes = [f"{name} -> {LEGACY_NAMES[name].now}" for name in old] + _old_values(given)
     if notes:
         warnings.warn(
@@ -64,7 +63,24 @@ def _build(cls: type[Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> A
     if unmatched:
         built.__dict__["_legacy_values"] = unmatched  # before __init__, which may read them
     built.__init__(*args, **keywords)
+    for tell in when_built:
+        tell(built)
     return built
+
+
+def keywords_of_today(
+    owner: str, keywords: Mapping[str, Any], given: Mapping[str, Any], accepted: list[str], by_position: int = 0
+) -> dict[str, Any]:
+    """Without old names, and with what they say under new ones; `given`: by position as well.
+
+    TypeError where two names of one thing say different things.
+    """
+    old = {name: value for name, value in keywords.items() if name in LEGACY_NAMES and name not in accepted}
+    translated = _translate(owner, old, given)
+    found = {name: value for name, value in keywords.items() if name not in old}
+    found.update((name, value) for name, value in translated.items() if name not in accepted[:by_position])
+    _pair_up(owner, found, accepted)
+    return found
 
 
 def _refuse_unknown(owner: str, names: list[str], accepted: list[str]) -> None:

@@ -83,6 +83,17 @@ def read_config(value: Any) -> dict[str, Any]:
     return config
 
 
+@dataclass(frozen=True)
+class DeepSpeedPlugin:
+    """The configuration by the names under which Accelerate's plugin has it."""
+
+    deepspeed_config: dict[str, Any]
+
+    @property
+    def zero_stage(self) -> int:
+        return stage_of(self.deepspeed_config)
+
+
 def launched_config() -> dict[str, Any] | None:
     """What `accelerate launch --use_deepspeed` asks for, where the arguments ask for nothing."""
     told = os.environ.get

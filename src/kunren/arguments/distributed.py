@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +55,8 @@ class Distributed(ArgumentGroup):
 
     def normalise(self) -> None:
         spread: Any = AcceleratorConfig.of(self.accelerator_config)
+        if getattr(spread, "use_configured_state", False):  # says how to begin, and is no setting of the run
+            spread = dataclasses.replace(spread, use_configured_state=False)
         self.accelerator_config = spread
         given: Any = self.fsdp
         if fsdp_settings.is_enabled(given):

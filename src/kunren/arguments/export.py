@@ -4,38 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from enum import Enum
 from typing import Any
 
 import torch
 
+from kunren.arguments.plain_values import is_secret, plain
 from kunren.arguments.process_role import ProcessRole
-
-# Tokens of a vocabulary, which libraries have as arguments; every other name of this ending is a secret.
-_VOCABULARY_TOKENS = frozenset(
-    f"{kind}_token"
-    for kind in ("bos", "eos", "pad", "unk", "sep", "cls", "mask", "image", "audio", "video", "response")
-)
-
-
-def plain(value: Any) -> Any:
-    """`value` with enums, dtypes and settings objects replaced by strings and dicts."""
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, torch.dtype):
-        return str(value).removeprefix("torch.")
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    for method in ("to_dict", "to_json"):
-        if hasattr(value, method) and not isinstance(value, type):
-            return getattr(value, method)()
-    return value
-
-
-def _is_secret(name: str, value: Any) -> bool:
-    return value is not None and name.endswith("_token") and name not in _VOCABULARY_TOKENS
 
 
 class Export(ProcessRole):
@@ -44,9 +18,7 @@ class Export(ProcessRole):
     def to_dict(self) -> dict[str, Any]:
         """All fields as plain values; building arguments from it gives the same arguments, but for tokens."""
         values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self) if item.init}
-        return {
-            name: f"<{name.upper()}>" if _is_secret(name, value) else plain(value) for name, value in values.items()
-        }
+        return {name: f"<{name.upper()}>" if is_secret(name, value) else plain(value) for name, value in values.items()}
 
     def to_json_string(self) -> str:
         return json.dumps(self.to_dict(), indent=2, default=str)

@@ -252,7 +252,7 @@ TEXTS = {
     "metric_for_best_model": "ベストを決める評価指標。'eval_' は付けても付けなくてもよい。省略すると損失。",
     "greater_is_better": "評価指標が大きいほど良いかどうか。None なら、よく使われる指標は名前から判断する。",
     # Hugging Face Hub
-    "push_to_hub": "保存するたびにモデルを Hub へアップロードする。",
+    "push_to_hub": "保存するたびにモデルを Hub へアップロードする（hub_strategy に従う）。",
     "hub_token": "Hub のトークン。None ならログイン中のものを使う。",
     "hub_private_repo": "リポジトリを非公開にする。None ならアカウントの既定に従う。",
     "hub_model_id": "リポジトリの名前。'user/name' の形で指定する。省略すると output_dir から付ける。",
@@ -260,6 +260,6 @@ TEXTS = {
         "アップロードする内容と時期。'end' は学習終了時にモデルを、'every_save' は保存のたびにもモデルを、"
         "'checkpoint' は加えて最新のチェックポイントも、'all_checkpoints' は加えてすべてのチェックポイントも送る。"
     ),
-    "hub_always_push": "前のアップロードが終わっていなくてもアップロードする。",
-    "hub_revision": "アップロード先のブランチ、タグ、またはコミット。None なら main ブランチ。",
+    "hub_always_push": ("すべての保存を順にアップロードする。False なら、順番待ちのものは新しい保存に置き換わる。"),
+    "hub_revision": "アップロード先のブランチ。なければ作る。None なら main ブランチ。",
 }

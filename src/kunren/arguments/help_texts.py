@@ -78,6 +78,13 @@ def help_sections(language: str) -> list[tuple[str, list[ArgumentHelp]]]:
     ]
 
 
+def declared_types() -> dict[str, str]:
+    """The annotation of each argument, by its name."""
+    return {
+        item.name: str(inspect.get_annotations(group)[item.name]) for group in _TITLES for item in _own_fields(group)
+    }
+
+
 def kinds_in(annotation: str) -> tuple[str, ...]:
     """The types that an annotation names, without None and without what is in brackets; an enum is a str."""
     inner, left = 1, annotation

@@ -34,6 +34,24 @@ class Parallelism:
         return ", ".join(text for text in sizes if not text.endswith("=1")) or "all sizes 1"
 
 
+class ParallelSizes:
+    """How many processes share what of this object's model, by the names that transformers has for asking."""
+
+    args: Any
+
+    def get_tp_size(self) -> int:
+        """Processes that divide each matrix product."""
+        return parallelism_of(getattr(self.args, "parallelism_config", None)).tp_size
+
+    def get_cp_size(self) -> int:
+        """Processes that divide the positions of each sequence."""
+        return parallelism_of(getattr(self.args, "parallelism_config", None)).cp_size
+
+    def get_sp_size(self) -> int:
+        """The same, by heads."""
+        return parallelism_of(getattr(self.args, "parallelism_config", None)).sp_size
+
+
 def parallelism_of(config: Any) -> Parallelism:
     """The sizes of Accelerate's ParallelismConfig, of a dict with its names, or of nothing; ValueError for others."""
     names = [item.name for item in fields(Parallelism)]

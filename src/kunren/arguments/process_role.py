@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed
 
 from kunren.arguments.choices import ParallelMode
+from kunren.arguments.deepspeed import DeepSpeedPlugin, launched_config, read_config
 from kunren.arguments.distributed import Distributed
 from kunren.arguments.duration import Duration
 from kunren.arguments.evaluation import Evaluation
@@ -20,6 +21,7 @@ from kunren.arguments.logging_and_tracking import LOG_LEVELS
 from kunren.arguments.saving import Saving
 from kunren.arguments.xla_device import is_asked_for, xla_device
 from kunren.base import environment
+from kunren.base.registry import resolve
 
 
 @dataclass(init=False, repr=False, eq=False)
@@ -67,6 +69,17 @@ class ProcessRole(Evaluation, Saving, Distributed, Duration):
     @property
     def local_process_index(self) -> int:
         return environment.local_process_index()
+
+    @property
+    def distributed_state(self) -> Any:
+        """Accelerate's `PartialState`. With several processes this is what starts the process group."""
+        return resolve("kunren.engine.backends.accelerate_state:distributed_state")(self)
+
+    @property
+    def deepspeed_plugin(self) -> DeepSpeedPlugin | None:
+        """What code that prepares a model of its own for DeepSpeed wants to know; None where DeepSpeed is not used."""
+        config = self.deepspeed or launched_config()
+        return DeepSpeedPlugin(read_config(config)) if config else None
 
     @property
     def parallel_mode(self) -> ParallelMode:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from kunren._version import __version__
-from kunren.cli import checkpoint, demo, inspect_model, launch, plan, report, train, watch
+from kunren.cli import check, checkpoint, demo, export_script, inspect_model, launch, plan, report, schema, train, watch
 
 
 def parser() -> argparse.ArgumentParser:
@@ -20,6 +20,9 @@ def parser() -> argparse.ArgumentParser:
     inspect_model.add_command(commands)
     plan.add_command(commands)
     train.add_command(commands)
+    check.add_command(commands)
+    export_script.add_command(commands)
+    schema.add_command(commands)
     launch.add_command(commands)
     report.add_command(commands)
     watch.add_command(commands)

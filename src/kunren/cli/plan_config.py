@@ -23,20 +23,27 @@ _DEFAULT_FUNCTION = "make_trainer"
 @contextmanager
 def planned(source: str, overrides: Sequence[str]) -> Iterator[Forecast]:
     """The forecast for `source`, while the data files that it needed exist."""
-    target, _, function = source.rpartition(":")
-    if source.endswith(".py"):
-        target, function = source, _DEFAULT_FUNCTION
-    if target and function.isidentifier():
+    script = script_in(source)
+    if script is not None:
         if overrides:
             raise ConfigError(f"{' '.join(overrides)}: a script sets its arguments itself.")
-        yield _trainer_of(target, function).plan()
+        yield trainer_of(*script).plan()
         return
     args, own = build_arguments(read_config(Path(source)) | read_overrides(overrides))
     if own.get("model") is None or own.get("train_dataset") is None:
         yield _without_data(args, own)
         return
+    args.push_to_hub = False  # a plan makes no repository
     with tempfile.TemporaryDirectory(prefix="kunren-plan-") as cache:
         yield build_trainer(args, own, cache, is_to_train=False).plan()
+
+
+def script_in(source: str) -> tuple[str, str] | None:
+    """A script or module and a function of it, where `source` names them; None for a file of arguments."""
+    target, _, function = source.rpartition(":")
+    if source.endswith(".py"):
+        target, function = source, _DEFAULT_FUNCTION
+    return (target, function) if target and function.isidentifier() else None
 
 
 def _without_data(args: TrainingArguments, own: dict[str, Any]) -> Forecast:
@@ -55,7 +62,8 @@ def _without_data(args: TrainingArguments, own: dict[str, Any]) -> Forecast:
         raise ConfigError(str(error)) from None
 
 
-def _trainer_of(target: str, function: str) -> Any:
+def trainer_of(target: str, function: str) -> Any:
+    """The Trainer that a function of a script makes; ConfigError where there is none."""
     from kunren.trainer import Trainer
 
     make = getattr(_module(target, function), function, None)

@@ -5,54 +5,35 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from kunren.arguments import TrainingArguments
 from kunren.arguments.construction import USUAL_ELSEWHERE
 from kunren.arguments.help_texts import help_sections
 from kunren.arguments.legacy import LEGACY_NAMES
+from kunren.arguments.yaml_numbers import read_yaml
 from kunren.base.names import closest_name
+from kunren.cli.run_keys import GENERATION_KEYS, NUM_EXAMPLES, RUN_KEYS
+
+if TYPE_CHECKING:  # it needs torch, and who only reads a file does not
+    from kunren.arguments import TrainingArguments
+    from kunren.hf.tasks.preparation import PreparedRun
 
 # What a file says besides arguments, and the types of it.
 OWN_KEYS: dict[str, tuple[str, ...]] = {
-    "model": ("str",),
-    "task": ("str",),
-    "train_dataset": ("str",),
-    "eval_dataset": ("str",),
-    "text_column": ("str", "list"),
-    "label_column": ("str",),
-    "max_length": ("int",),
-    "num_examples": ("int",),
+    **{name: key.kinds for name, key in (RUN_KEYS | GENERATION_KEYS).items()},
+    "num_examples": NUM_EXAMPLES.kinds,
 }
 _KINDS = OWN_KEYS | {entry.name: entry.kinds for _, entries in help_sections("en") for entry in entries}
-_SWITCHES = ("resume_from_checkpoint", "fsdp")  # declared as text by transformers, and True for what most people want
+SWITCHES = ("resume_from_checkpoint", "fsdp")  # declared as text by transformers, and True for what most people want
 
 
 class ConfigError(Exception):
     """The file, the script or a key in it is at fault; the message says how to mend it."""
-
-
-def _reader() -> Any:
-    """YAML as of version 1.2: 5e-5 is a number, and 10:14 and 2026-11-30 are text."""
-    reader: Any = type("Reader", (yaml.SafeLoader,), {})
-    prefix, others = "tag:yaml.org,2002:", ("int", "float", "timestamp")
-    reader.yaml_implicit_resolvers = {
-        first: [(tag, pattern) for tag, pattern in resolvers if tag.removeprefix(prefix) not in others]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-    number = r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
-    reader.add_implicit_resolver(
-        prefix + "int", re.compile(r"([-+]?(0|[1-9]\d*)|0x[\da-fA-F]+)$"), list("-+0123456789")
-    )
-    reader.add_implicit_resolver(prefix + "float", re.compile(f"({number})$"), list("-+.0123456789"))
-    return reader
-
-
-_READER = _reader()
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -61,7 +42,7 @@ def read_config(path: Path) -> dict[str, Any]:
         what = "is a folder" if path.is_dir() else "does not exist"
         raise ConfigError(f"{path} {what}: give a YAML or JSON file, or SCRIPT.py:FUNCTION.")
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), _READER)  # which reads JSON as well
+        values = read_yaml(path.read_text(encoding="utf-8"))  # which reads JSON as well
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from None
     if not isinstance(values, dict):
@@ -117,14 +98,14 @@ def _option(option: str) -> tuple[str, bool]:
 def _value(option: str, name: str, values: list[str]) -> Any:
     kinds = _KINDS.get(name)
     if not values:
-        if kinds is None or "bool" in kinds or name in _SWITCHES:
+        if kinds is None or "bool" in kinds or name in SWITCHES:
             return True
         raise ConfigError(f"{option} needs a value, as in {option} {kinds[0].upper()}.")
     if len(values) > 1:
         return values
     text = values[0]
     if kinds == ("str",):  # a name that looks like a number, such as a run's, is a name
-        if name in _SWITCHES and text.lower() in ("true", "false"):
+        if name in SWITCHES and text.lower() in ("true", "false"):
             return text.lower() == "true"
         return None if text.lower() in ("null", "none") else text
     problem = "it cannot be read"
@@ -134,7 +115,7 @@ def _value(option: str, name: str, values: list[str]) -> Any:
         except json.JSONDecodeError as error:
             problem = f"it is not valid JSON: {error.msg}, at character {error.pos + 1}"
     try:
-        found = yaml.load(text, _READER)  # whose notation needs fewer quotes
+        found = read_yaml(text)  # whose notation needs fewer quotes
     except yaml.YAMLError:
         found = {"": None}
     if isinstance(found, dict) and None in found.values() and not re.search(r"null|~", text, re.IGNORECASE):
@@ -168,21 +149,59 @@ def _nearest(name: str, dashes: str) -> str:
 
 
 def build_arguments(values: dict[str, Any]) -> tuple[TrainingArguments, dict[str, Any]]:
-    """TrainingArguments, and what is said besides; a ConfigError for values that cannot work."""
-    own = {name: values[name] for name in OWN_KEYS if name in values}
+    """TrainingArguments, and what is said besides; a ConfigError for values that cannot work.
+
+    The arguments are Seq2SeqTrainingArguments where something is said of generation.
+    """
+    own = {name: _of_kind(name, values[name]) for name in OWN_KEYS if name in values}
     given = {name: value for name, value in values.items() if name not in own}
     try:
-        args = TrainingArguments(**{"output_dir": "trainer_output", **given})
-        _check_choices(args)
+        kind, generation = _kind_of_arguments(own)
+        args = kind(**{"output_dir": "trainer_output", **given, **generation})
+        _check_choices(args, own)
     except (TypeError, ValueError, ImportError) as error:
         raise ConfigError(str(error)) from None
     return args, own
 
 
-def _check_choices(args: TrainingArguments) -> None:
+def _of_kind(name: str, value: Any) -> Any:
+    """A value of the types that a key takes; a number is a text where a text is wanted. ConfigError for another."""
+    kinds = OWN_KEYS[name]
+    if value is None or name in GENERATION_KEYS or name == "num_examples":  # which are checked where they are used
+        return value
+    if kinds[0] == "str" and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return str(value)
+    kind = type(value).__name__
+    if kind not in kinds:
+        words = {"str": "a text", "int": "a whole number", "list": "a list", "dict": "`name: value` pairs"}
+        raise ConfigError(f"{name} is {value!r}: it has to be {' or '.join(words[one] for one in kinds)}.")
+    return value
+
+
+def _kind_of_arguments(own: dict[str, Any]) -> tuple[type[TrainingArguments], dict[str, Any]]:
+    """The class of the arguments, and what it takes of `own`."""
+    from kunren.arguments import TrainingArguments
+
+    generation = {name: own[name] for name in GENERATION_KEYS if own.get(name) is not None}
+    if not generation:
+        return TrainingArguments, {}
+    from kunren.hf.tasks import all_tasks, task_named
+    from kunren.hf.tasks.base import TaskError
+    from kunren.seq2seq import Seq2SeqTrainingArguments
+
+    with suppress(TaskError):  # which is told when the run is made
+        kind = task_named(own.get("task"))
+        if not kind.may_generate:
+            fitting = ", ".join(name for name, task in all_tasks().items() if task.may_generate)
+            key = next(iter(generation))
+            raise ConfigError(f"{key} is not for {kind.name}: what is generated are texts, as in {fitting}.")
+    return Seq2SeqTrainingArguments, generation
+
+
+def _check_choices(args: TrainingArguments, own: dict[str, Any]) -> None:
     """Names, and packages for them, that would be missed only after data and model are made: raises what a run would.
 
-    TypeError, ValueError or ImportError.
+    TypeError, ValueError, ImportError or ConfigError.
     """
     from kunren.metrics.names import check_names
     from kunren.optim.registry import get_optimizer_cls_and_kwargs
@@ -190,7 +209,7 @@ def _check_choices(args: TrainingArguments) -> None:
     from kunren.trackers.registry import ELSEWHERE, tracker_names
 
     tracker_names(name for name in args.report_to or () if name not in ELSEWHERE)
-    check_names(args.metrics or (), args.prediction_loss_only)
+    check_names(_metrics_by_name(args, own), args.prediction_loss_only, getattr(args, "predict_with_generate", False))
     check_options(args.lr_scheduler_type, args.lr_scheduler_kwargs or ())
     try:
         get_optimizer_cls_and_kwargs(args)
@@ -199,22 +218,45 @@ def _check_choices(args: TrainingArguments) -> None:
             raise
 
 
-def build_trainer(args: TrainingArguments, own: dict[str, Any], cache: str, is_to_train: bool) -> Any:
-    """The Trainer for model, task and data; with `is_to_train` from the model's weights. `cache`: a folder for data."""
-    from kunren.hf.trainer_for_task import TaskError, trainer_for_task
+def _metrics_by_name(args: TrainingArguments, own: dict[str, Any]) -> list[str]:
+    """The metrics that the Trainer computes; others are the task's own. ConfigError for one that does not fit it."""
+    if not args.metrics or own.get("task") is None:
+        return list(args.metrics)
+    from kunren.hf.tasks import task_named
+    from kunren.hf.tasks.base import TaskError
 
-    options = {name: own.get(name) for name in ("text_column", "label_column", "max_length", "eval_dataset")}
     try:
-        return trainer_for_task(
-            args, own["model"], own.get("task"), own["train_dataset"], cache, is_to_train=is_to_train, **options
-        )
+        return task_named(own["task"]).metrics_by_name(args)
     except TaskError as error:
         raise ConfigError(str(error)) from error
-    except Exception as error:  # of libraries that read models and data, which raise all there is
+
+
+def build_trainer(args: TrainingArguments, own: dict[str, Any], cache: str, is_to_train: bool) -> Any:
+    """The Trainer for model, task and data; with `is_to_train` from the model's weights. `cache`: a folder for data."""
+    with told_in_one_line():
+        return build_run(args, own, cache, is_to_train).trainer()
+
+
+def build_run(args: TrainingArguments, own: dict[str, Any], cache: str, is_to_train: bool) -> PreparedRun:
+    """What the Trainer of a run is made of: rows, encoded rows, model and task."""
+    with told_in_one_line():
+        from kunren.hf.trainer_for_task import run_for_task
+
+        return run_for_task(args, {"task": None, **own}, cache, is_to_train)
+
+
+@contextmanager
+def told_in_one_line() -> Iterator[None]:
+    """Inside, whatever is raised is the configuration's fault, and becomes a ConfigError."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:  # of tasks, and of libraries that read models and data, which raise all there is
         raise ConfigError(words_of(error)) from error
 
 
 def words_of(error: Exception) -> str:
     """What an error says, and its kind where that tells more than a value that cannot work."""
-    is_plain = isinstance(error, (OSError, ValueError, ImportError)) and str(error)
-    return str(error) if is_plain else f"{type(error).__name__}: {error}"
+    is_plain = isinstance(error, (OSError, ValueError, ImportError)) or type(error).__name__ == "TaskError"
+    return str(error) if is_plain and str(error) else f"{type(error).__name__}: {error}"

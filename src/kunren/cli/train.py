@@ -52,11 +52,15 @@ class TrainCommandError(Exception):
 
 @dataclass
 class Request:
-    """What the words of a command line ask for. `asked`: names to explain, empty for all, None for a training."""
+    """What the words of a command line ask for. `asked`: names to explain, empty for all, None for a training.
+
+    `printed`: how much of the configuration to print, instead of training.
+    """
 
     words: list[str] = field(default_factory=list)
     asked: list[str] | None = None
     language: str | None = None
+    printed: str | None = None
 
 
 def add_command(commands: Commands) -> None:
@@ -84,6 +88,9 @@ def run(options: argparse.Namespace) -> int:
         if request.asked is not None:
             show(details(request.asked, language) if request.asked else overview(language))
             return 0
+        if request.printed is not None:
+            show(_printed(request.words, request.printed, language))
+            return 0
         if not request.words:
             raise TrainCommandError(_WORDS[language]["no_file"])
         return train(request.words[0], request.words[1:], language, options.words)
@@ -95,7 +102,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def read_words(words: Sequence[str]) -> Request:
-    """Take `--help [NAME ...]` and `--lang LANGUAGE` out of the words, wherever they stand."""
+    """Take `--help [NAME ...]`, `--lang` and `--print_config[=changed]` out of the words, wherever they stand."""
     from kunren.cli.language import LANGUAGES
 
     request, left = Request(), list(words)
@@ -104,6 +111,8 @@ def read_words(words: Sequence[str]) -> Request:
         name, equals, value = word.partition("=")
         if name in ("--help", "-h"):
             request.asked = [*(request.asked or ()), *([value] if equals else ())]
+        elif name.replace("-", "_") == "__print_config":
+            request.printed = value if equals else "all"
         elif name == "--lang":
             request.language = value if equals else left.pop(0) if left else ""
             if request.language not in LANGUAGES:
@@ -113,12 +122,29 @@ def read_words(words: Sequence[str]) -> Request:
     return request
 
 
-def train(source: str, overrides: Sequence[str], language: str, given: Sequence[str]) -> int:
-    """Train, save, evaluate if there is an evaluation set, print the result; 75 if a signal or the clock ended it.
+def _printed(words: Sequence[str], form: str, language: str) -> str:
+    from kunren.cli.print_config import printed_config
+    from kunren.cli.run_config import ConfigError
 
-    `given`: the command line as it was, to be told how to go on.
+    try:
+        return printed_config(words, form, language)
+    except ConfigError as error:
+        raise TrainCommandError(" ".join(str(error).split())) from error
+
+
+def train(source: str, overrides: Sequence[str], language: str, given: Sequence[str]) -> int:
+    """Train, save, evaluate and test where there is data for that, print the result.
+
+    Returns 75 if a signal or the clock ended it. `given`: the command line as it was, to be told how to go on.
     """
-    from kunren.cli.run_config import ConfigError, build_arguments, build_trainer, read_config, read_overrides
+    from kunren.cli.run_config import (
+        ConfigError,
+        build_arguments,
+        build_run,
+        read_config,
+        read_overrides,
+        told_in_one_line,
+    )
     from kunren.hf.library_bars import without_bars_in_files
 
     words = _WORDS[language]
@@ -132,7 +158,9 @@ def train(source: str, overrides: Sequence[str], language: str, given: Sequence[
         if missing:
             raise ConfigError(words["missing"].format(source, ", ".join(missing), missing[0]))
         with tempfile.TemporaryDirectory(prefix="kunren-train-") as cache, without_bars_in_files():
-            trainer = build_trainer(args, own, cache, is_to_train=True)
+            run = build_run(args, own, cache, is_to_train=True)
+            with told_in_one_line():
+                trainer = run.trainer()
             with _told_how_to_go_on(given):
                 output, measured = _trained(trainer)
             if trainer.was_interrupted:
@@ -143,6 +171,9 @@ def train(source: str, overrides: Sequence[str], language: str, given: Sequence[
             if trainer.eval_dataset is not None:
                 measured = measured or trainer.evaluate()
                 trainer.save_metrics("eval", measured)
+            if "test_dataset" in run.sets:
+                trainer.save_metrics("test", tested := run.test(trainer))
+                measured = {**measured, **tested}
             trainer.save_state()
             if trainer.is_world_process_zero():
                 _print_result(trainer, {**output.metrics, **measured}, language)

@@ -162,8 +162,11 @@ class Forecast:
         return table(self)
 
 
-def forecast(trainer: Trainer) -> Forecast:
-    """What `trainer.train()` would do from its beginning. An error is one that it would raise."""
+def forecast(trainer: Trainer, largest: Any = None) -> Forecast:
+    """What `trainer.train()` would do from its beginning. An error is one that it would raise.
+
+    `largest`: a batch to measure memory with, if it is larger than those of the first epoch.
+    """
     args = trainer.args
     with undone(trainer):
         check_training(trainer)
@@ -174,6 +177,8 @@ def forecast(trainer: Trainer) -> Forecast:
         )
         start_state(trainer, plan)
         reading = read_some(trainer, loader)
+        if largest is not None and isinstance(reading, Reading):
+            reading = reading.with_batch(trainer, largest)
         weights, device = _weights_of(trainer.model), trainer.engine.device
         free = _free_on(device)
         step, curve = _step_and_curve(trainer, plan, reading)

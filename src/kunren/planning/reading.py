@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -78,6 +78,11 @@ class Reading:
         """Those whose size is nearest to the mean."""
         mean = sum(batch.size for batch in self.seen) / len(self.seen)
         return sorted(self.seen, key=lambda batch: abs(batch.size - mean))[:count]
+
+    def with_batch(self, trainer: Trainer, data: Any) -> Reading:
+        """The same, with a batch from elsewhere that may be the largest."""
+        other = _seen(trainer, data, 0.0)
+        return replace(self, largest=max(self.largest, other, key=lambda batch: batch.size))
 
 
 def read_some(trainer: Trainer, loader: Any) -> Reading | Unknown:
