@@ -1,0 +1,28 @@
+"""Plain texts to rows of tokens, with nothing thrown away: long texts go on in further rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def encode_pieces(
+    batch: dict[str, list[Any]], tokenizer: Any, text: str, max_length: int
+) -> dict[str, list[list[int]]]:
+    """A row for each text, and further ones for what is longer than `max_length`."""
+    if not tokenizer.is_fast:  # of which a slow tokenizer returns the left-over tokens of one text only
+        return dict(tokenizer(batch[text], truncation=True, max_length=max_length))
+    inputs = dict(tokenizer(batch[text], truncation=True, max_length=max_length, return_overflowing_tokens=True))
+    inputs.pop("overflow_to_sample_mapping")
+    return inputs
+
+
+def encode_blocks(
+    batch: dict[str, list[Any]], tokenizer: Any, text: str, block_size: int
+) -> dict[str, list[list[int]]]:
+    """Texts one after the other, each ended as the tokenizer ends it, cut every `block_size` tokens."""
+    tokens: list[int] = []
+    for ids in tokenizer(batch[text], verbose=False)["input_ids"]:
+        tokens += ids
+        if tokenizer.eos_token_id is not None and ids and ids[-1] not in tokenizer.all_special_ids:
+            tokens.append(tokenizer.eos_token_id)
+    return {"input_ids": [tokens[start : start + block_size] for start in range(0, len(tokens), block_size)]}
