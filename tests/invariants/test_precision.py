@@ -141,24 +141,55 @@ def test_weights_in_float16_are_refused_before_the_first_step(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", HALF)
-def test_the_context_around_the_loss_is_active_and_may_be_overridden(tmp_path: Path, name: str) -> None:
-    active: list[bool] = []
-
-    class Looking(kunren.Trainer):
-        def compute_loss(self, *args: Any, **keywords: Any) -> Any:
-            active.append(torch.is_autocast_enabled("cpu"))
-            return super().compute_loss(*args, **keywords)
-
-    class Full(Looking):
+def test_the_context_around_the_loss_may_be_overridden(tmp_path: Path, name: str) -> None:
+    class Full(kunren.Trainer):
         def compute_loss_context_manager(self) -> AbstractContextManager[Any]:
             return torch.autocast("cpu", enabled=False)
 
-    for kind, expected in ((Looking, True), (Full, False)):
-        active.clear()
+    for kind, expected in ((kunren.Trainer, HALF[name]), (Full, torch.float32)):
         model = Watched()
         trainer_for(tmp_path, model, kind, max_steps=2, **{name: True}).train()
-        assert active == [expected] * 2
-        assert model.seen == {HALF[name] if expected else torch.float32}
+        assert model.seen == {expected}
+
+
+@pytest.mark.parametrize("name", HALF)
+def test_a_loss_of_ones_own_is_computed_in_full_width_of_a_model_in_half(tmp_path: Path, name: str) -> None:
+    """As transformers has it: the model computes in half width, and what it gives is float32."""
+    found: list[Any] = []
+
+    class Own(kunren.Trainer):
+        def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **keywords: Any) -> Any:
+            outputs = model(**inputs)
+            found.append((torch.is_autocast_enabled("cpu"), outputs["logits"].dtype))
+            loss = (torch.sigmoid(outputs["logits"]) ** 2).mean()
+            return (loss, outputs) if return_outputs else loss
+
+    model = Watched()
+    before = model.forward
+    trainer = trainer_for(tmp_path, model, Own, max_steps=2, **{name: True})
+    trainer.train()
+    trainer.evaluate(trainer.train_dataset)
+    assert len(found) > 4
+    assert set(found) == {(False, torch.float32)}
+    assert model.seen == {HALF[name]}
+    assert model.forward == before
+    assert trainer.computes_in_half is False
+
+
+def test_gradients_are_whole_after_a_pass_without(tmp_path: Path) -> None:
+    """A context around both would keep the rounded weights of the first, which know of no gradient."""
+
+    class Twice(kunren.Trainer):
+        def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **keywords: Any) -> Any:
+            with torch.no_grad():
+                target = model(**inputs)["logits"]
+            outputs = model(**inputs)
+            return outputs["loss"] + ((outputs["logits"] - target) ** 2).mean()
+
+    trainer = trainer_for(tmp_path, models.Points(), Twice, bf16=True, max_steps=1, learning_rate=0.1)
+    before = {name: weight.clone() for name, weight in trainer.model.named_parameters()}
+    trainer.train()
+    assert not any(torch.equal(before[name], weight) for name, weight in trainer.model.named_parameters())
 
 
 @pytest.mark.parametrize("settings", [{}, {"bf16": True}, {"fp16": True}, {"optim": "lomo"}], ids=str)

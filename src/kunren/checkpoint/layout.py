@@ -22,6 +22,7 @@ SCALER_NAME = "scaler.pt"
 RNG_STATE_NAME = "rng_state.pth"
 CURSOR_NAME = "cursor.json"
 DATA_STATE_NAME = "data_state.pt"
+WEIGHTS_BESIDE_MODEL_NAME = "weights_beside_model.pt"  # those of a loss, for example
 AUTO = "auto"  # what resumes if there is something to resume
 
 _CHECKPOINT = re.compile(rf"^{CHECKPOINT_PREFIX}-(\d+)$")

@@ -13,25 +13,29 @@ from types import ModuleType
 
 
 class _WhenImported:
-    """Finds nothing itself: the loader that others find for transformers goes on to `install()`."""
+    """Finds nothing itself: the loader that others find for transformers goes on to `install()`.
+
+    It stays until transformers has been executed: many only ask whether the package is there, and import it later.
+    """
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if name != "transformers":
             return None
-        sys.meta_path.remove(self)
-        found = (finder.find_spec(name, path, target) for finder in sys.meta_path if hasattr(finder, "find_spec"))
-        spec = next(filter(None, found), None)
+        others = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
+        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
         if spec is None or spec.loader is None:
             return spec
         execute = spec.loader.exec_module
 
         def execute_and_install(module: ModuleType) -> None:
             execute(module)
-            from kunren.hf.installation import install
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+                from kunren.hf.installation import install
 
-            install()
+                install()
 
         spec.loader.exec_module = execute_and_install  # type: ignore[method-assign]
         return spec

@@ -10,15 +10,19 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
+from kunren.arguments import construction
 from kunren.base.registry import resolve
 from kunren.hf.replacements import REPLACEMENTS
 from kunren.trackers import registry
 
 _LOGGER_OF_THE_TRAINER = "transformers.trainer"
+# Never held while something is imported: whoever imports transformers elsewhere may be about to call `install()`.
+_LOCK = threading.Lock()
 
 
 class _Installed:
@@ -41,8 +45,16 @@ def install() -> None:
     try:
         import transformers  # noqa: F401
     except ImportError as error:
+        if error.name != "transformers":
+            raise  # it is there, and lacks something of its own
         raise ImportError("kunren.hf.install() needs transformers: pip install 'kunren[hf]'.") from error
     pairs = list(_pairs())
+    with _LOCK:
+        if _Installed.now is None:  # no other thread was faster
+            _take_over(pairs)
+
+
+def _take_over(pairs: list[tuple[Any, Any]]) -> None:
     _refuse_what_is_bound_already([theirs for theirs, _ in pairs])
     logger = logging.getLogger("kunren")
     _Installed.now = _Installed(pairs, logger.parent)
@@ -50,17 +62,19 @@ def install() -> None:
     # What filters, captures or silences the records of transformers' Trainer goes on working.
     logger.parent = logging.getLogger(_LOGGER_OF_THE_TRAINER)
     registry.checks_elsewhere.append(_is_available)
+    construction.when_built.append(_begin_accelerate)
 
 
 def uninstall() -> None:
     """Let transformers' names give transformers' again. What was imported meanwhile keeps what it has."""
-    installed = _Installed.now
-    if installed is None:
-        return
-    _Installed.now = None
-    _exchange({id(ours): theirs for theirs, ours in installed.pairs})
-    logging.getLogger("kunren").parent = installed.records_went_to
-    registry.checks_elsewhere.remove(_is_available)
+    with _LOCK:
+        installed, _Installed.now = _Installed.now, None
+        if installed is None:
+            return
+        _exchange({id(ours): theirs for theirs, ours in installed.pairs})
+        logging.getLogger("kunren").parent = installed.records_went_to
+        registry.checks_elsewhere.remove(_is_available)
+        construction.when_built.remove(_begin_accelerate)
 
 
 def is_installed() -> bool:
@@ -98,7 +112,8 @@ def _modules_of_transformers() -> list[ModuleType]:
     module that is another one than that in `sys.modules`.
     """
     modules = [module for module in list(sys.modules.values()) if isinstance(module, ModuleType)]
-    held = (value for module in modules for value in list(vars(module).values()) if isinstance(value, ModuleType))
+    values = (value for module in modules for value in list(vars(module).values()))
+    held = (value for value in values if issubclass(type(value), ModuleType))  # isinstance asks objects, and some warn
     found = {id(module): module for module in (*modules, *held)}
     return [module for module in found.values() if _is_of_transformers(str(vars(module).get("__name__")))]
 
@@ -124,6 +139,11 @@ def _refuse_what_is_bound_already(theirs: list[Any]) -> None:
             f"kunren.hf.install() comes too late: {shown} was imported with transformers' own classes. Call install() "
             "before these imports (in a notebook: restart the kernel first), or run `python -m kunren.hf SCRIPT`."
         )
+
+
+def _begin_accelerate(args: Any) -> None:
+    """transformers' arguments do so when they are built, and what comes before a Trainer may rely on it: loggers do."""
+    _ = args.distributed_state
 
 
 def _is_available(tracker: str) -> bool:

@@ -41,6 +41,7 @@ _OF_THE_TRAINING = (
     layout.SCALER_NAME,
     layout.CURSOR_NAME,
     layout.DATA_STATE_NAME,
+    layout.WEIGHTS_BESIDE_MODEL_NAME,
     "rng_state*.pth",
     f"{SHARDED_WEIGHTS_NAME}/*",
     f"{SHARDED_OPTIMIZER_NAME}/*",

@@ -23,6 +23,8 @@ def set_hyperparameters(args: Any, values: Mapping[str, Any]) -> list[str]:
     settings: dict[str, Any] = {}
     foreign = []
     for name, value in values.items():
+        if not isinstance(name, str):
+            raise TypeError(f"hp_space returned a hyperparameter named {name!r}: names of arguments are texts.")
         owner, _, entry = name.partition(".")
         value = _plain(value)
         if name in known:
@@ -31,12 +33,18 @@ def set_hyperparameters(args: Any, values: Mapping[str, Any]) -> list[str]:
             settings[owner] = _with_entry(owner, settings.get(owner, getattr(args, owner)), entry, value)
         elif name in LEGACY_NAMES and (translate := LEGACY_NAMES[name].translate) is not None:
             settings |= translate(value, settings)
-        elif hasattr(args, name):
+        elif hasattr(args, name) and _is_settable(args, name):
             settings[name] = value  # an attribute that a subclass has made
         else:
             foreign.append(name)
     _set(args, settings)
     return foreign
+
+
+def _is_settable(args: Any, name: str) -> bool:
+    """Whether an attribute is a value: neither a method nor computed of other arguments."""
+    held = getattr(type(args), name, None)
+    return held.fset is not None if isinstance(held, property) else not callable(held)
 
 
 def foreign_names_told(foreign: list[str], args: Any, model_init_takes_trial: bool) -> str | None:

@@ -24,9 +24,23 @@ def default_compute_objective(metrics: Mapping[str, float]) -> float:
 
 
 def default_for(trainer: Any) -> Callable[[Mapping[str, float]], float]:
-    """The default objective; with several evaluation sets their losses are no metrics either."""
+    """The default objective; with several evaluation sets their losses are no metrics either.
+
+    An evaluation whose metrics have failed has none: its loss is not what the other trials are judged by.
+    """
     sets = tuple(map(str, trainer.eval_dataset)) if isinstance(trainer.eval_dataset, Mapping) else ()
-    return lambda metrics: _of_sets(metrics, sets)
+    has_metrics = trainer.compute_metrics is not None or bool(trainer.args.metrics)
+
+    def objective(metrics: Mapping[str, float]) -> float:
+        if has_metrics and not _losses_and_metrics(metrics, sets)[1]:
+            logger.warning(
+                "This evaluation has no metrics, although there is compute_metrics: its trial gets no objective. Give "
+                "compute_objective to search by the loss."
+            )
+            return math.nan
+        return _of_sets(metrics, sets)
+
+    return objective
 
 
 def _losses_and_metrics(metrics: Mapping[str, Any], sets: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -16,6 +16,8 @@ from kunren.search.session import Session
 
 logger = logging.getLogger(__name__)
 
+_TAKES = {"hp_space": "trial", "compute_objective": "metrics", "hp_name": "trial"}
+
 
 def hyperparameter_search(
     trainer: Any,
@@ -31,6 +33,7 @@ def hyperparameter_search(
     chosen = chosen_backend(backend)
     direction = check_direction(direction)
     _check(trainer, n_trials)
+    _check_functions(hp_space=hp_space, compute_objective=compute_objective, hp_name=hp_name)
     trainer.hp_space = resolve(SPACES[chosen]) if hp_space is None else hp_space
     trainer.hp_name = hp_name
     trainer.compute_objective = default_for(trainer) if compute_objective is None else compute_objective
@@ -74,3 +77,9 @@ def _check(trainer: Any, n_trials: Any) -> None:
     )
     if trainer.eval_dataset is None and not evaluates:
         raise ValueError("hyperparameter_search compares evaluations: pass eval_dataset to the Trainer.")
+
+
+def _check_functions(**given: Any) -> None:
+    for name, value in given.items():
+        if value is not None and not callable(value):
+            raise TypeError(f"{name}={value!r} cannot work: give a function, such as `lambda {_TAKES[name]}: ...`.")

@@ -146,6 +146,10 @@ class _Search:
                     f"hyperparameter_search has no argument {name!r} with optuna: {', '.join(every)}."
                     f"{did_you_mean(name, every)}"
                 )
+        for name, kind in (("sampler", "BaseSampler"), ("pruner", "BasePruner")):
+            given = self.create.get(name)
+            if given is not None and not isinstance(given, getattr(getattr(self.optuna, f"{name}s"), kind)):
+                raise TypeError(f"{name}={given!r} cannot work: give an object of a class of optuna.{name}s.")
         if self.create.get("pruner") is not None and self.trainer.args.eval_strategy == "no":
             logger.warning("The pruner never sees a number: eval_strategy is 'no'. Set it to 'steps' or 'epoch'.")
 

@@ -164,3 +164,44 @@ def test_a_backend_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.Mon
         trainer_for(tmp_path).hyperparameter_search(space, backend="ray")
     with pytest.raises(RuntimeError, match="none is installed.*optuna"):
         trainer_for(tmp_path).hyperparameter_search(space)
+
+
+@pytest.mark.parametrize("direction", ["minimize", "maximize"])
+def test_a_trial_whose_metrics_have_failed_is_not_judged_by_its_loss(direction: str, tmp_path: Path) -> None:
+    calls: list[int] = []
+
+    def fails_at_first(predictions: Any) -> dict[str, float]:
+        calls.append(1)
+        if len(calls) == 1:
+            raise ValueError("no metrics today")
+        return accuracy(predictions)
+
+    best = trainer_for(tmp_path, build={"compute_metrics": fails_at_first}).hyperparameter_search(
+        space, n_trials=2, direction=direction
+    )
+    assert [row.state for row in best.run_summary.trials] == ["FAIL", "COMPLETE"]
+    assert best.run_id == "1" and best.objective <= 1
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"hp_space": {"learning_rate": 0.1}}, "hp_space={'learning_rate': 0.1} cannot work: give a function"),
+        ({"compute_objective": "eval_loss"}, "compute_objective='eval_loss' cannot work"),
+        ({"hp_name": "trial"}, "hp_name='trial' cannot work"),
+        ({"pruner": "median"}, "pruner='median' cannot work: give an object of a class of optuna.pruners"),
+        ({"sampler": optuna.samplers.TPESampler}, "sampler=.* cannot work"),
+        ({"hp_space": lambda trial: {1: 2}}, "a hyperparameter named 1"),
+    ],
+)
+def test_what_is_no_function_or_no_object_of_optuna_is_told_before_a_trial(
+    options: dict[str, Any], match: str, tmp_path: Path
+) -> None:
+    with pytest.raises(TypeError, match=match):
+        trainer_for(tmp_path).hyperparameter_search(**{"hp_space": space, "n_trials": 1, **options})
+
+
+def test_methods_and_computed_values_are_no_hyperparameters(tmp_path: Path) -> None:
+    trainer = trainer_for(tmp_path)
+    trainer.hyperparameter_search(lambda trial: {"to_dict": 1, "train_batch_size": 2}, n_trials=1)
+    assert trainer.args.to_dict()["per_device_train_batch_size"] == trainer.args.train_batch_size

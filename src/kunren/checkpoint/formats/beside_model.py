@@ -1,4 +1,4 @@
-"""Weights that the optimizer trains and the model does not hold, those of a loss for example, in a file of their own."""
+"""Weights that the optimizer trains and the model does not hold, those of a loss for example: a file of their own."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from pathlib import Path
 import torch
 
 from kunren.checkpoint.formats import torch_file
-
-NAME = "weights_beside_model.pt"
+from kunren.checkpoint.layout import WEIGHTS_BESIDE_MODEL_NAME as NAME
 
 
 def save(weights: Sequence[torch.Tensor], folder: Path) -> None:

@@ -36,6 +36,7 @@ _OF_A_RUN = {
     layout.RNG_STATE_NAME,
     layout.CURSOR_NAME,
     layout.DATA_STATE_NAME,
+    layout.WEIGHTS_BESIDE_MODEL_NAME,
 }
 _DEEPSPEED = "kunren.checkpoint.spread.deepspeed_files"
 

@@ -56,8 +56,8 @@ class PlainBackend(Backend):
         from accelerate.state import AcceleratorState, PartialState
         from accelerate.utils import DataLoaderConfiguration
 
-        # It describes the run and serves user code: models that such code has it prepare compute in the run's precision,
-        # and loaders come in the order that they have under transformers' Trainer. Scaling is this backend's.
+        # It describes the run and serves user code: models that such code has it prepare compute in the precision of
+        # the run, and loaders come in the order that they have under transformers' Trainer. Scaling is this backend's.
         loaders = DataLoaderConfiguration(**self._loader_settings)
         precision = _PRECISIONS.get(self.autocast_dtype, "no")
         described = AcceleratorState._shared_state.get("_mixed_precision", precision)

@@ -1,7 +1,7 @@
 """What code of the user's counts and collects while something is only tried: put back, as if it had not been tried.
 
-A subclass that overrides `compute_loss` may keep numbers there for its log (TRL's trainers do): a batch that is computed
-once more, to find something out, must not be in them twice.
+A subclass that overrides `compute_loss` may keep numbers there for its log (TRL's trainers do): a batch that is
+computed once more, to find something out, must not be in them twice.
 """
 
 from __future__ import annotations
