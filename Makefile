@@ -12,7 +12,7 @@ XLA_VENV := $(VENV)-xla
 # Tests share the cores among WORKERS processes, so each takes one thread; nothing may reach for a model hub.
 TEST_ENVIRONMENT := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 
-.PHONY: help demo test slow tasks crash distributed distributed-short xla browser trackers lint format types architecture bench clean
+.PHONY: help demo test slow tasks downstream crash distributed distributed-short xla browser trackers lint format types architecture bench clean
 
 help:
 	@echo "make demo           fine-tune a model and try it (DEMO=sentiment, digits, text or names)"
@@ -22,6 +22,7 @@ help:
 	@echo "make architecture   budgets, layers, public surface"
 	@echo "make slow           slow, crash and multi-process tests"
 	@echo "make tasks          a model for each task trains on real data to its metric (ten minutes)"
+	@echo "make downstream     TRL, sentence-transformers and PEFT on kunren, against transformers (ten minutes)"
 	@echo "make crash          500 kills, and a fault at every system call of a save (KILLS=500; five minutes)"
 	@echo "make distributed    real processes over gloo, on every engine (eight minutes); make distributed-short: what CI runs"
 	@echo "make xla            tests on XLA's CPU device, in an environment of their own (7 GB)"
@@ -40,6 +41,9 @@ slow: $(VENV)/installed-slow
 
 tasks: $(VENV)/installed-slow
 	$(TEST_ENVIRONMENT) $(BIN)/python -m pytest -q -s -m slow tests/tasks
+
+downstream: $(VENV)/installed-slow
+	$(TEST_ENVIRONMENT) $(BIN)/python -m pytest -q -m "slow or distributed or not slow" tests/downstream
 
 crash: $(VENV)/installed
 	KUNREN_KILLS=$(KILLS) $(TEST_ENVIRONMENT) $(BIN)/python -m pytest -q -m "crash or not crash" tests/crash

@@ -8,8 +8,22 @@ from typing import Any
 import yaml
 
 
+class _SafeLoader(yaml.SafeLoader):
+    """Refuses a mapping in which a key stands twice: of two values, neither is clearly the one that is meant."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                if (key.tag, key.value) in seen:
+                    raise yaml.MarkedYAMLError(problem=f"{key.value!r} stands twice", problem_mark=key.start_mark)
+                seen.add((key.tag, key.value))
+        return node
+
+
 def _reader() -> Any:
-    reader: Any = type("Reader", (yaml.SafeLoader,), {})
+    reader: Any = type("Reader", (_SafeLoader,), {})
     prefix, others = "tag:yaml.org,2002:", ("int", "float", "timestamp")
     reader.yaml_implicit_resolvers = {
         first: [(tag, pattern) for tag, pattern in resolvers if tag.removeprefix(prefix) not in others]
@@ -28,4 +42,7 @@ _READER = _reader()
 
 def read_yaml(text: str) -> Any:
     """What YAML, or JSON, says; a yaml.YAMLError where it is neither."""
-    return yaml.load(text, _READER)
+    try:
+        return yaml.load(text, _READER)
+    except RecursionError:
+        raise yaml.YAMLError("it is nested too deep") from None

@@ -62,7 +62,7 @@ def _of_file(values: dict[str, Any], cache: str, findings: Findings) -> Start:
         changed = [name for name, value in args.to_dict().items() if value != defaults.get(name, value)]
         findings.ok("arguments", "arguments", count=len(changed))
     start = Start(args, own, pushes=bool(args is not None and args.push_to_hub))
-    missing = [name for name in _NEEDED if own.get(name) is None]
+    missing = [name for name in _NEEDED if not own.get(name)]
     if missing:
         findings.fail("arguments", "missing keys", names=", ".join(missing), first=missing[0])
     if args is not None:
@@ -90,15 +90,15 @@ def _stages(start: Start, cache: str, findings: Findings) -> bool:
     kind: type[Task] | None = None
     rows: dict[str, Any] = {}
     config = tokenizer = None
-    if given("task") is not None:
+    if given("task"):
         with findings.going_on("task"):
             kind = run_stages.find_task(request, args)
-    if given("train_dataset") is not None:
+    if given("train_dataset"):
         with findings.going_on("data"):
             rows = run_stages.find_data(request, cache)
             counts = (f"{key} {len(one):,}" for key, one in rows.items())
             findings.ok("data", "data", rows=", ".join(counts))
-    if given("model") is not None:
+    if given("model"):
         with findings.going_on("model"):
             config = run_stages.find_model(request, kind)
             findings.ok("model", "model", kind=config.model_type, place=request.model)

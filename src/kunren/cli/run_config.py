@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,6 +30,7 @@ OWN_KEYS: dict[str, tuple[str, ...]] = {
     "num_examples": NUM_EXAMPLES.kinds,
 }
 _KINDS = OWN_KEYS | {entry.name: entry.kinds for _, entries in help_sections("en") for entry in entries}
+_TOO_BIG = 2**31  # for libraries that count with 32 bits
 SWITCHES = ("resume_from_checkpoint", "fsdp")  # declared as text by transformers, and True for what most people want
 
 
@@ -38,12 +40,16 @@ class ConfigError(Exception):
 
 def read_config(path: Path) -> dict[str, Any]:
     """The keys of a YAML or JSON file, with those under `arguments` beside them."""
-    if not path.is_file():
-        what = "is a folder" if path.is_dir() else "does not exist"
-        raise ConfigError(f"{path} {what}: give a YAML or JSON file, or SCRIPT.py:FUNCTION.")
     try:
+        if path.is_dir() or not path.exists():  # and no pipe of a shell either
+            what = "is a folder" if path.is_dir() else "does not exist"
+            raise ConfigError(f"{path} {what}: give a YAML or JSON file, or SCRIPT.py:FUNCTION.")
         values = read_yaml(path.read_text(encoding="utf-8"))  # which reads JSON as well
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 ({error}): save it as UTF-8.") from None
+    except OSError as error:
+        raise ConfigError(f"{str(path)[:200]} cannot be read: {error.strerror}.") from None
+    except yaml.YAMLError as error:
         raise ConfigError(f"{path} cannot be read: {error}") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path} has to hold `name: value` lines, one for each argument.")
@@ -172,6 +178,8 @@ def _of_kind(name: str, value: Any) -> Any:
     if kinds[0] == "str" and isinstance(value, (int, float)) and not isinstance(value, bool):
         return str(value)
     kind = type(value).__name__
+    if kind == "int" and abs(value) >= _TOO_BIG:
+        raise ConfigError(f"{name} is {value}: it has to be below {_TOO_BIG:,}.")
     if kind not in kinds:
         words = {"str": "a text", "int": "a whole number", "list": "a list", "dict": "`name: value` pairs"}
         raise ConfigError(f"{name} is {value!r}: it has to be {' or '.join(words[one] for one in kinds)}.")
@@ -229,6 +237,21 @@ def _metrics_by_name(args: TrainingArguments, own: dict[str, Any]) -> list[str]:
         return task_named(own["task"]).metrics_by_name(args)
     except TaskError as error:
         raise ConfigError(str(error)) from error
+
+
+def refuse_output(folder: Path) -> None:
+    """ConfigError where `folder` cannot be made or written to: a training would end without its model."""
+    there = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+    if not there.is_dir():
+        raise ConfigError(f"output_dir is {str(folder)!r}: {there} is no folder. Set output_dir to another place.")
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"output_dir is {str(folder)!r}: nothing can be written in {there} ({error.strerror}). Set output_dir to "
+            "another place."
+        ) from None
 
 
 def build_trainer(args: TrainingArguments, own: dict[str, Any], cache: str, is_to_train: bool) -> Any:

@@ -143,6 +143,7 @@ def train(source: str, overrides: Sequence[str], language: str, given: Sequence[
         build_run,
         read_config,
         read_overrides,
+        refuse_output,
         told_in_one_line,
     )
     from kunren.hf.library_bars import without_bars_in_files
@@ -154,9 +155,10 @@ def train(source: str, overrides: Sequence[str], language: str, given: Sequence[
         raise TrainCommandError(words["script"].format(source))
     try:
         args, own = build_arguments(read_config(Path(source)) | read_overrides(overrides))
-        missing = [name for name in ("model", "task", "train_dataset") if own.get(name) is None]
+        missing = [name for name in ("model", "task", "train_dataset") if not own.get(name)]
         if missing:
             raise ConfigError(words["missing"].format(source, ", ".join(missing), missing[0]))
+        refuse_output(Path(args.output_dir))
         with tempfile.TemporaryDirectory(prefix="kunren-train-") as cache, without_bars_in_files():
             run = build_run(args, own, cache, is_to_train=True)
             with told_in_one_line():

@@ -55,6 +55,8 @@ class HfArgumentParser(argparse.ArgumentParser):
     def _add_dataclass_arguments(self, dtype: Any) -> None:
         title = getattr(dtype, "_argument_group_name", None)
         parser: Any = self if title is None else self.add_argument_group(title)
+        if not isinstance(dtype, type) or not dataclasses.is_dataclass(dtype):
+            raise TypeError(f"{dtype!r} is no dataclass: give HfArgumentParser a dataclass, or a list of them.")
         hints = _types_of(dtype)
         for declared in dataclasses.fields(dtype):
             if not declared.init:
@@ -98,6 +100,14 @@ class HfArgumentParser(argparse.ArgumentParser):
         """What an abbreviation may mean: no old name."""
         found: list[Any] = super()._get_option_tuples(option_string)
         return [entry for entry in found if entry[0] not in self._old_options]
+
+    def _read_args_from_files(self, arg_strings: list[str]) -> list[str]:
+        """As in argparse, with an error of the command line for a file that is no text."""
+        try:
+            found: list[str] = super()._read_args_from_files(arg_strings)  # type: ignore[misc]
+        except UnicodeDecodeError as error:
+            self.error(f"a file of arguments among {arg_strings} is not UTF-8 ({error}): save it as UTF-8.")
+        return found
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """One of the choices, or the error that names the nearest."""

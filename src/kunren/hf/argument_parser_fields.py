@@ -47,6 +47,11 @@ class Gather(argparse.Action):
 
     def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
         gather = self.meaning.collection
+        if self.meaning.each and len(values) == len(self.meaning.each):
+            try:
+                values = [read(word) for read, word in zip(self.meaning.each, values, strict=True)]
+            except argparse.ArgumentTypeError as error:
+                raise argparse.ArgumentError(self, str(error)) from None
         is_one = self.meaning.is_one_too and len(values) == 1
         setattr(namespace, self.dest, values[0] if is_one or gather is None else gather(values))
 
@@ -71,7 +76,7 @@ def add_option(parser: Any, field: dataclasses.Field[Any]) -> None:
     meaning = meaning_of(field.type)
     keywords = {name: field.metadata[name] for name in _TAKEN_OVER if name in field.metadata}
     help_text = keywords.get("help")
-    keywords["help"] = percent_safe(help_text) if help_text and help_text is not argparse.SUPPRESS else help_text
+    keywords["help"] = percent_safe(str(help_text)) if help_text and help_text is not argparse.SUPPRESS else help_text
     keywords["type"] = meaning.read
     if meaning.choices:
         keywords.setdefault("choices", meaning.choices)

@@ -10,7 +10,7 @@ import types
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -43,6 +43,7 @@ class Meaning:
     is_optional: bool = False  # None is one of the values
     collection: Callable[[list[Any]], Any] | None = None
     length: int | None = None  # of the collection, where its type fixes it
+    each: tuple[Reader, ...] = ()  # how each place is read, where a tuple's places have types of their own
     is_one_too: bool = False  # a single word stands for itself and makes no collection
 
 
@@ -82,15 +83,32 @@ def _collected(annotation: Any, single: list[Any], is_optional: bool) -> Meaning
     is_fixed = _origin(annotation) is tuple and bool(inner) and inner[-1] is not Ellipsis
     kinds = [kind for kind in inner if kind is not Ellipsis] or [str]
     element = meaning_of(functools.reduce(operator.or_, single or kinds))
+    is_mixed = is_fixed and not single and len(set(map(str, kinds))) > 1
     return Meaning(
-        element.read,
+        str if is_mixed else element.read,
         element.placeholder,
-        element.choices,
+        () if is_mixed else element.choices,
         is_optional=is_optional,
         collection=_SEVERAL[_origin(annotation)],
         length=len(inner) if is_fixed else None,
+        each=tuple(_place_of_tuple(kind) for kind in kinds) if is_mixed else (),
         is_one_too=bool(single),
     )
+
+
+def _place_of_tuple(kind: Any) -> Reader:
+    meaning = meaning_of(kind)
+
+    def read(text: str) -> Any:
+        try:
+            value = meaning.read(text)
+        except (TypeError, ValueError):
+            raise ArgumentTypeError(f"{text!r} is no {_name(kind)}.") from None
+        if meaning.choices and value not in meaning.choices:
+            raise ArgumentTypeError(f"{text!r} is none of {', '.join(map(str, meaning.choices))}.")
+        return value
+
+    return read
 
 
 def _members(annotation: Any) -> list[Any]:
@@ -117,7 +135,7 @@ def _name(annotation: Any) -> str:
     origin = _origin(annotation)
     if origin is Literal or _is_enum(annotation):
         return "name"
-    if origin in _DICTS:
+    if origin in _DICTS or is_dataclass(annotation):
         return "json"
     if annotation in (str, Any, object) or not isinstance(origin, type):
         return "text"
@@ -149,11 +167,29 @@ def _readers(members: list[Any], is_optional: bool) -> list[Reader]:
             found.append((4, string_to_bool if members == [bool] and not is_optional else _switch_word))
         elif _origin(member) in _DICTS:
             found.append((5, _json_object_or_text if is_text else json_object))
+        elif is_dataclass(member):
+            found.append((5, _dataclass_reader(member)))
         elif not is_text:  # some class, which has to make something of the text
             found.append((6, _origin(member)))
     if is_text:
         found.append((7, str))
     return [read for _, read in sorted(found, key=lambda entry: entry[0])]
+
+
+def _dataclass_reader(kind: Any) -> Reader:
+    names = [field.name for field in fields(kind) if field.init]
+
+    def read(text: str) -> Any:
+        found = json_object(text)
+        unknown = [name for name in found if name not in names]
+        if unknown:
+            raise ArgumentTypeError(f"{kind.__name__} has no field {unknown[0]!r}: there are {', '.join(names)}.")
+        try:
+            return kind(**found)
+        except (TypeError, ValueError) as error:
+            raise ArgumentTypeError(f"{text!r} makes no {kind.__name__}: {error}.") from None
+
+    return read
 
 
 def _first_that_fits(readers: list[Reader], kinds: str) -> Reader:

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kunren.base.names import closest_name
+
 _FILE = "generation_config.json"
 
 
@@ -18,6 +20,7 @@ def load_generation_config(given: Any) -> Any:
     if isinstance(given, GenerationConfig):
         config = copy.deepcopy(given)
     elif isinstance(given, Mapping):
+        _refuse_typos(given, vars(GenerationConfig()))
         config = GenerationConfig(**given)
     elif isinstance(given, (str, os.PathLike)):
         config = _read(GenerationConfig, given)
@@ -33,6 +36,21 @@ def load_generation_config(given: Any) -> Any:
             f"generation_config: {problem} Mend that before you train: such settings cannot be saved."
         ) from None
     return config
+
+
+def generation_config_of(model_config: Any) -> Any:
+    """What a model generates by whose own settings of generation are None."""
+    from transformers import GenerationConfig
+
+    return GenerationConfig.from_model_config(model_config)
+
+
+def _refuse_typos(given: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+    """transformers keeps any name, for models with settings of their own; one like a known name is a typing error."""
+    for name in given:
+        nearest = None if name in known else closest_name(name, [one for one in known if not one.startswith("_")])
+        if nearest is not None:
+            raise TypeError(f"generation_config: {name!r} is no setting of generation. Did you mean {nearest!r}?")
 
 
 def _read(kind: Any, given: Any) -> Any:

@@ -76,7 +76,7 @@ def _card(
     is_best = trainer.args.load_best_model_at_end and end < len(history)
     name = model_name or Path(trainer._output_dir).name
     return Card(
-        name=name,
+        name=" ".join(str(name).split()),  # a title is one line
         library=library,
         base_model=base_model,
         language=language,

@@ -18,6 +18,7 @@ _UNREACHABLE = (
     "SSLError",
 )
 _OF_A_TOKEN = ("LocalTokenNotFoundError",)
+_SHORTEST_PIECE = 6  # of a token; less would mask words that have nothing to do with it
 
 
 class HubError(OSError):
@@ -51,6 +52,8 @@ def explain(names: list[str], status: int | None, told: str, repository: str, re
         return Problem(
             "revision", f"{repository} has no branch {revision!r}: make it on the hub, or leave hub_revision unset."
         )
+    if "LocalProtocolError" in names and "header" in told:  # of which the token is the only one that is given
+        return Problem("token", "the token holds what no token has, such as a space or the end of a line.")
     if status == 401 or any(name in names for name in _OF_A_TOKEN):
         return Problem(
             "token",
@@ -77,8 +80,13 @@ def explain(names: list[str], status: int | None, told: str, repository: str, re
 
 
 def without(secret: Any, text: str) -> str:
-    """`text` with a token masked, however it came into it."""
-    return text.replace(secret, "<HUB_TOKEN>") if isinstance(secret, str) and secret else text
+    """`text` with a token masked, however it came into it: whole, or as an escaped text that broke at a line's end."""
+    if not isinstance(secret, str) or not secret:
+        return text
+    pieces = [piece for piece in secret.split() if len(piece) >= _SHORTEST_PIECE]
+    for piece in (secret, *pieces):
+        text = text.replace(piece, "<HUB_TOKEN>")
+    return text
 
 
 def _first_line(error: BaseException) -> str:

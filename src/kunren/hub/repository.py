@@ -13,7 +13,7 @@ from kunren.hub.problems import HubError, problem_of, without
 def prepare(args: Any, token: str | None, private: bool | None) -> str:
     """Make the repository unless it is there, and return its full name; HubError, ValueError or ImportError if not."""
     name = args.hub_model_id or os.path.basename(os.path.abspath(str(args.output_dir)))
-    token = token if token is not None else args.hub_token
+    token = clean(token if token is not None else args.hub_token)
     private = private if private is not None else args.hub_private_repo
     revision = args.hub_revision
     huggingface_hub()  # or says how to come by it
@@ -62,8 +62,13 @@ def _make_branch(api: Any, repository: str, revision: str, token: str | None) ->
 def token_in_use(token: str | None) -> str | None:
     """The token given, or that of the log-in, which a notebook may keep where only this process finds it."""
     if token is not None:
-        return token
+        return clean(token)
     with suppress(Exception):
         found = huggingface_hub().get_token()
         return None if found is None else str(found)
     return None
+
+
+def clean(token: str | None) -> str | None:
+    """A token that was read from a file, without the end of its line."""
+    return token.strip() if isinstance(token, str) else token

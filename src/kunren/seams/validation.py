@@ -32,7 +32,13 @@ from kunren.seams.refused_overrides import REFUSED_OVERRIDES, refusal
 logger = logging.getLogger(__name__)
 
 # The last argument of these came late to the API: overrides written before do not take it.
-_LATE_ARGUMENTS = {"training_step": "num_items_in_batch", "compute_loss": "num_items_in_batch", "log": "start_time"}
+_LATE_ARGUMENTS = {
+    "training_step": "num_items_in_batch",
+    "compute_loss": "num_items_in_batch",
+    "log": "start_time",
+    "get_batch_samples": "device",
+    "_get_train_sampler": "train_dataset",
+}
 
 
 def refuse_ignored_overrides(cls: type) -> None:
@@ -165,6 +171,9 @@ def _check_model(trainer: Any, model: Any) -> None:
 
 def check_training(trainer: Any) -> None:
     """What would end a training run later, told before the first step."""
+    for name in REFUSED_OVERRIDES:  # assigned after the class was made: to the object, or to kunren's Trainer itself
+        if any(name in vars(holder) for holder in (trainer, *type(trainer).__mro__)):
+            raise TypeError(refusal(type(trainer), name))
     if not name_is_overridden(trainer, DataSeams, "get_train_dataloader"):  # else it may be anything
         if trainer.train_dataset is None:
             raise ValueError("Training needs data: pass train_dataset to the Trainer.")

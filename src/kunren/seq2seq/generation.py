@@ -12,6 +12,7 @@ from typing import Any, final
 import torch
 from torch import nn
 
+from kunren.base.registry import resolve
 from kunren.model.signature import base_of
 from kunren.seq2seq.prompts import Prompts
 
@@ -43,7 +44,7 @@ def generate(model: nn.Module, prompts: Prompts, how: Generation) -> torch.Tenso
         if how.is_synced:
             options.setdefault("synced_gpus", True)
         produced = model.generate(**inputs, **options)  # type: ignore[operator]
-    tokens: torch.Tensor = getattr(produced, "sequences", produced)
+    tokens = _checked(produced, model, inputs)
     if prompts.lengths is not None:
         tokens = _without_prompts(tokens, inputs["input_ids"])
     if room is not None:
@@ -51,6 +52,19 @@ def generate(model: nn.Module, prompts: Prompts, how: Generation) -> torch.Tenso
         fill = how.pad_token if how.pad_token is not None else 0
         tokens = tokens.masked_fill(place >= room[:, None], fill)[:, : max(int(room.max()), 1)]
     return tokens
+
+
+def _checked(produced: Any, model: nn.Module, inputs: Mapping[str, Any]) -> torch.Tensor:
+    """The tokens. What is none would be left out of the evaluation without a word."""
+    tokens = getattr(produced, "sequences", produced)
+    rows = len(inputs["input_ids"]) if isinstance(inputs.get("input_ids"), torch.Tensor) else None
+    if isinstance(tokens, torch.Tensor) and tokens.dim() == 2 and rows in (None, len(tokens)):
+        return tokens
+    shown = f"a tensor of shape {tuple(tokens.shape)}" if isinstance(tokens, torch.Tensor) else type(tokens).__name__
+    raise TypeError(
+        f"{type(base_of(model)).__name__}.generate returned {shown}: it has to return a tensor of tokens with a row for "
+        f"each row that it is given{'' if rows is None else f', here {rows}'}."
+    )
 
 
 def _inputs_for(model: nn.Module, prompts: Prompts) -> dict[str, Any]:
@@ -76,10 +90,12 @@ def _inputs_for(model: nn.Module, prompts: Prompts) -> dict[str, Any]:
 def _config_of_its_own(model: nn.Module, how: Generation) -> Iterator[Any]:
     """The settings that the call may change as it likes, as transformers does; None for a model that has none."""
     base: Any = base_of(model)
-    before = getattr(base, "generation_config", None)
+    held = before = getattr(base, "generation_config", None)
     if before is None:
-        yield None
-        return
+        if getattr(base, "config", None) is None or not hasattr(base, "generation_config"):
+            yield None
+            return
+        before = resolve("kunren.hf.generation_config:generation_config_of")(base.config)
     base.generation_config = config = copy.deepcopy(before if how.config is None else how.config)
     for name in _TOKENS:  # settings that say nothing of them mean those of the model
         if getattr(config, name, None) is None:
@@ -89,7 +105,7 @@ def _config_of_its_own(model: nn.Module, how: Generation) -> Iterator[Any]:
     try:
         yield config
     finally:
-        base.generation_config = before
+        base.generation_config = held
 
 
 def _room_of_rows(

@@ -41,6 +41,10 @@ def check_options(model: nn.Module, options: Mapping[str, Any], config: Any = No
                 f"{name!r} is no option of {type(base_of(model)).__name__}.generate.{did_you_mean(name, known or ())} "
                 "What evaluate() and predict() are given beyond their own arguments goes to it."
             )
+    for name in ("max_length", "max_new_tokens", "num_beams"):
+        value = options.get(name)
+        if isinstance(value, int) and value < 1:
+            raise ValueError(f"{name}={value!r} cannot work: give 1 or more, or None for the model's own setting.")
     settings = config if config is not None else getattr(base_of(model), "generation_config", None)
     several = options.get("num_return_sequences", getattr(settings, "num_return_sequences", None))
     if several is not None and several > 1:

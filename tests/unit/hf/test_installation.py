@@ -229,3 +229,80 @@ print(Trainer.__module__)
 def test_without_transformers_it_is_said_what_to_install() -> None:
     result = python("-c", "import sys; sys.modules['transformers'] = None; import kunren.hf; kunren.hf.install()")
     assert "needs transformers: pip install 'kunren[hf]'" in result.stderr
+
+
+def test_arguments_stored_by_transformers_become_whole(tmp_path: Path) -> None:
+    path = tmp_path / "training_args.bin"
+    said_by(f"import torch, transformers\ntorch.save(transformers.TrainingArguments(seed=7, use_cpu=True), {str(path)!r})")
+    lines = said_by(
+        f"""
+import copy, dataclasses
+import kunren.hf
+kunren.hf.install()
+import torch, transformers
+args = torch.load({str(path)!r}, weights_only=False)
+assert type(args) is transformers.TrainingArguments, type(args)
+for same in (args, copy.deepcopy(args), dataclasses.replace(args, output_dir=".")):
+    assert same.seed == 7 and same.to_dict().keys() == transformers.TrainingArguments().to_dict().keys()
+print("whole")
+"""
+    )
+    assert lines[-1] == "whole"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "shown"),
+    [
+        (["fails.py"], 1, ["Traceback (most recent call last):", '  File "fails.py", line 4, in <module>']),
+        (["-m", "fails"], 1, ["Traceback (most recent call last):", '  File "{folder}/fails.py", line 4, in <module>']),
+        (["fails.py", "interrupt"], 130, ["Traceback (most recent call last):", '  File "fails.py", line 3, in <module>']),
+        (["no_python.py"], 1, ['  File "no_python.py", line 1', "    if"]),
+        (["-m", "nothing.here"], 1, ["kunren: there is no module 'nothing.here'."]),
+    ],
+)
+def test_an_error_shows_the_script_alone(words: list[str], code: int, shown: list[str], tmp_path: Path) -> None:
+    (tmp_path / "fails.py").write_text("import sys\nif sys.argv[1:]:\n    raise KeyboardInterrupt\nraise ValueError(1)\n")
+    (tmp_path / "no_python.py").write_text("if")
+    stand_in = "import sys, types\nsys.modules['kunren.hf.installation'] = types.SimpleNamespace(install=lambda: None)\n"
+    (tmp_path / "sitecustomize.py").write_text(stand_in)  # transformers takes seconds, and does not matter here
+    paths = os.pathsep.join([str(PACKAGE.parent), str(tmp_path)])
+    result = python("-m", "kunren.hf", *words, folder=tmp_path, PYTHONPATH=paths)
+    assert result.returncode == code, result.stderr
+    assert result.stderr.splitlines()[: len(shown)] == [line.format(folder=tmp_path) for line in shown]
+
+
+def test_several_threads_install_once() -> None:
+    lines = said_by(
+        """
+import threading
+import transformers
+import kunren.hf
+from kunren.arguments import construction
+from kunren.trackers import registry
+held = len(registry.checks_elsewhere), len(construction.when_built)
+threads = [threading.Thread(target=kunren.hf.install) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert kunren.hf.is_installed()
+assert (len(registry.checks_elsewhere), len(construction.when_built)) == (held[0] + 1, held[1] + 1)
+kunren.hf.uninstall()
+assert (len(registry.checks_elsewhere), len(construction.when_built)) == held
+print(transformers.Trainer.__module__)
+"""
+    )
+    assert lines[-1] == "transformers.trainer"
+
+
+def test_the_variable_works_after_others_have_asked_whether_transformers_is_there() -> None:
+    code = f"""
+import importlib.util, site
+site.addsitedir({str(PACKAGE / "hf")!r})
+assert importlib.util.find_spec("transformers") is not None  # as accelerate and others do
+import kunren.hf
+kunren.hf.install()  # and a script may call it all the same
+from transformers import Trainer
+print(Trainer.__module__)
+"""
+    assert said_by(code, KUNREN_INSTALL="1")[-1] == "kunren.trainer"

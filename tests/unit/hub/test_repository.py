@@ -111,6 +111,16 @@ def test_what_may_pass_is_tried_again(names: list[str], status: int | None, kind
     assert (problem.kind, problem.may_pass) == (kind, may_pass) and "told" in problem.text
 
 
+def test_a_token_with_the_end_of_a_line(hub: Any) -> None:
+    from unit.hub.hub_server import TOKEN
+
+    assert prepare(Arguments(hub_token=f"{TOKEN}\n"), None, None) == "me/my-model"
+    with pytest.raises(HubError, match="the token holds what no token has") as told:
+        prepare(Arguments(hub_token="hf_secretONE\nhf_secretTWO"), None, None)
+    assert "secret" not in str(told.value)
+
+
 def test_a_secret_is_masked() -> None:
+    assert without("hf_secret\n", r"b'Bearer hf_secret\n'") == r"b'Bearer <HUB_TOKEN>\n'"
     assert without("hf_1", "no hf_1 here") == "no <HUB_TOKEN> here"
     assert without(None, "text") == without("", "text") == "text"

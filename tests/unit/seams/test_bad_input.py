@@ -295,6 +295,17 @@ def test_override_that_would_never_be_called_is_refused_when_the_class_is_made(n
             type("Own", (kunren.Trainer,), {name: override})
 
 
+@pytest.mark.parametrize("to", ["class", "object", "Trainer"])
+def test_a_refused_name_that_is_assigned_later_is_told_before_the_first_step(
+    to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = trainer_for(tmp_path)
+    trainer.__class__ = type("Own", (type(trainer),), {})
+    holder = {"class": type(trainer), "object": trainer, "Trainer": kunren.Trainer}[to]
+    monkeypatch.setattr(holder, "_inner_training_loop", lambda *args, **kwargs: None, raising=False)
+    refused(trainer, TypeError, "overrides _inner_training_loop, which kunren's Trainer does not have")
+
+
 def test_model_without_anything_to_train(tmp_path: Path) -> None:
     model = models.Points().requires_grad_(False)
     refused(trainer_for(tmp_path, model=model), ValueError, "no trainable parameter: set requires_grad=True")

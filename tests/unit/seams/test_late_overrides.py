@@ -94,6 +94,20 @@ def old(name: str, as_mixin: bool) -> type[kunren.Trainer]:
             return kunren.Trainer.compute_loss(self, model, inputs, return_outputs)
 
         function = compute_loss
+    elif name == "get_batch_samples":
+
+        def get_batch_samples(self: Any, epoch_iterator: Any, num_batches: int) -> Any:
+            self.called = True
+            return kunren.Trainer.get_batch_samples(self, epoch_iterator, num_batches, self.args.device)
+
+        function = get_batch_samples
+    elif name == "_get_train_sampler":
+
+        def _get_train_sampler(self: Any) -> Any:
+            self.called = True
+            return kunren.Trainer._get_train_sampler(self)
+
+        function = _get_train_sampler
     else:
 
         def log(self: Any, logs: dict[str, Any]) -> None:
@@ -106,7 +120,7 @@ def old(name: str, as_mixin: bool) -> type[kunren.Trainer]:
     return type("Old", (kunren.Trainer,), {name: function})
 
 
-@pytest.mark.parametrize("name", ["training_step", "compute_loss", "log"])
+@pytest.mark.parametrize("name", ["training_step", "compute_loss", "log", "get_batch_samples", "_get_train_sampler"])
 @pytest.mark.parametrize("as_mixin", [False, True])
 @pytest.mark.parametrize("accumulation", [1, 2])
 def test_old_signatures_still_work(name: str, as_mixin: bool, accumulation: int, tmp_path: Path) -> None:

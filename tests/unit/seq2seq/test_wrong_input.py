@@ -191,3 +191,33 @@ def test_a_sampler_that_does_nothing_is_told(tmp_path: Path, caplog: pytest.LogC
     with caplog.at_level(logging.WARNING):
         trainer_for(models.t5(0.0), tmp_path, sortish_sampler=True)
     assert "batching='grouped'" in caplog.text
+
+
+@pytest.mark.parametrize("options", [{"num_beams": 0}, {"max_new_tokens": 0}, {"max_length": -1}])
+def test_numbers_that_generate_nothing(options: dict[str, int], tmp_path: Path) -> None:
+    (name, value) = next(iter(options.items()))
+    with pytest.raises(ValueError, match=f"{name}={value} cannot work: give 1 or more"):
+        trainer_for(models.t5(0.0), tmp_path, ROWS).evaluate(**options)
+
+
+def test_a_typing_error_in_a_dict_of_settings(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="'max_lenght' is no setting of generation. Did you mean 'max_length'"):
+        trainer_for(models.t5(0.0), tmp_path, generation_config={"max_lenght": 5})
+    own = trainer_for(models.t5(0.0), tmp_path, generation_config={"setting_of_my_own_model": 5})
+    assert own._generation_config.setting_of_my_own_model == 5
+
+
+@pytest.mark.parametrize("returned", [[[1, 2]], torch.zeros(1, 3), torch.zeros(6)], ids=["list", "rows", "flat"])
+def test_what_generate_returns_is_tokens_for_each_row(returned: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    model = models.t5(0.0)
+    monkeypatch.setattr(model, "generate", lambda *args, **kwargs: returned)
+    with pytest.raises(TypeError, match="generate returned .*a row for each row that it is given, here 4"):
+        trainer_for(model, tmp_path, ROWS).predict(ROWS)
+
+
+def test_a_model_without_settings_of_generation(tmp_path: Path) -> None:
+    model = models.t5(0.0)
+    expected = trainer_for(model, tmp_path, ROWS, generation_max_length=6).predict(ROWS).predictions
+    model.generation_config = None
+    found = trainer_for(model, tmp_path, ROWS, generation_max_length=6).predict(ROWS).predictions
+    assert (found == expected).all() and model.generation_config is None

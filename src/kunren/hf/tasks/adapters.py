@@ -36,12 +36,34 @@ def adapter_of(task: Task, request: Request) -> Any:
     known = [item.name for item in dataclasses.fields(kind) if item.init and item.name not in _SET_BY_TASK]
     for option in options:
         if option not in known:
-            near = did_you_mean(str(option), known) or f" There are: {', '.join(known)}."
+            near = did_you_mean(str(option), ["type", *known]) or f" There are: {', '.join(known)}."
             raise TaskError(f"peft: {name} has no option {option!r}.{near}")
+    _refuse_values(name, kind, options)
     try:
         return kind(task_type=task.peft_task, **options)
     except (TypeError, ValueError) as error:
         raise TaskError(f"peft: {error}") from error
+
+
+def _refuse_values(name: str, kind: Any, options: dict[str, Any]) -> None:
+    """Some kinds check their options only within a layer, in words that name none of them."""
+    for item in dataclasses.fields(kind):
+        value = options.get(item.name, item.default)
+        if item.name == "num_virtual_tokens" and not _is_number(value, 1):
+            raise TaskError(f"peft: {name} needs num_virtual_tokens, as in 20, and has {value!r}.")
+        if item.name not in options or value is None or "|" in str(item.type) or "Union" in str(item.type):
+            continue
+        if isinstance(item.default, bool):
+            if not isinstance(value, bool):
+                raise TaskError(f"peft: {item.name} is {value!r}: it has to be true or false.")
+        elif isinstance(item.default, (int, float)) and not _is_number(value, 0):
+            raise TaskError(f"peft: {item.name} is {value!r}: it has to be a number, as {item.default}.")
+        elif isinstance(item.default, int) and not isinstance(value, int):
+            raise TaskError(f"peft: {item.name} is {value!r}: it has to be a whole number, as {item.default}.")
+
+
+def _is_number(value: Any, lowest: int) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value >= lowest
 
 
 def adapted(model: Any, config: Any, request: Request) -> Any:

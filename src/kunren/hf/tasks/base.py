@@ -128,6 +128,11 @@ class Task(ABC):
         limit = min((one for one in limits if one), default=usual)
         if given is not None and given > limit:
             logger.warning("max_length=%d: the model was made for at most %d tokens.", given, limit)
+        own = getattr(processor, "num_special_tokens_to_add", None)
+        if given is not None and own is not None and not self.is_tokenized and given <= own():
+            raise TaskError(
+                f"max_length is {given}: the tokenizer adds {own()} tokens of its own, and nothing of a text is left."
+            )
         return int(given if given is not None else min(usual, limit))
 
     @abstractmethod

@@ -10,6 +10,8 @@ from kunren.hf.tasks.base import Task, TaskError
 TEXTS = ("text", "sentence", "content", "review")
 LABELS = ("label", "labels")
 INPUTS = "input_ids"
+_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+_MANY_CLASSES, _MANY_CLASSES_UNSEEN = 10_000, 100
 
 
 def column_of(task: Task, rows: dict[str, Any], key: str) -> str:
@@ -33,7 +35,9 @@ def _named(rows: Any, given: Any, usual: tuple[str, ...], what: str) -> str:
     found = given if given is not None else next((name for name in usual if name in names), None)
     if found not in names:
         missing = f"{what}={given!r} is no column" if given is not None else f"No column is called {' or '.join(usual)}"
-        raise TaskError(f"{missing}; the columns are: {', '.join(names)}. Set {what}.")
+        mark = next((name for mark, name in _SEPARATORS.items() if len(names) == 1 and mark in names[0]), None)
+        remedy = f"Set {what}." if mark is None else f"It looks as if {mark} stood between columns: use commas."
+        raise TaskError(f"{missing}; the columns are: {', '.join(names)}. {remedy}")
     return str(found)
 
 
@@ -91,8 +95,12 @@ def labels_in(rows: dict[str, Any], column: str) -> dict[str, set[Any]]:
     """The labels that there are in each set."""
     found = {}
     for key, one in rows.items():
-        if type(one.features[column]).__name__ == "Json":
+        feature = one.features[column]
+        if type(feature).__name__ == "Json":
             raise TaskError(f"The labels in {column!r} of {key} are no classes: some are text, and others are not.")
+        if not isinstance(getattr(feature, "dtype", None), str) or feature.dtype in ("dict", "list"):
+            example = str(one[0][column])[:80]
+            raise TaskError(f"The labels in {column!r} of {key} are no classes: each is several values, as {example}.")
         found[key] = set(one.unique(column))
     return found
 
@@ -103,6 +111,16 @@ def refuse_one_class(column: str, count: int, found: set[Any]) -> None:
         raise TaskError(
             f"{column!r} of train_dataset has one label, {next(iter(found))!r}: there have to be two at least."
         )
+
+
+def refuse_too_many(column: str, count: int, different: int) -> int:
+    """`count`, unless so few of so many numbers are there that they must be something else, and fill the memory."""
+    if count > _MANY_CLASSES and count > _MANY_CLASSES_UNSEEN * different:
+        raise TaskError(
+            f"{column!r} of train_dataset goes up to {count - 1:,}, with {different:,} labels that differ: classes are "
+            "numbered from 0 without gaps. Give them as text to have them numbered."
+        )
+    return count
 
 
 def classes_of(rows: dict[str, Any], column: str, found: set[Any], config: Any) -> tuple[dict[str, int] | None, int]:
@@ -117,13 +135,17 @@ def classes_of(rows: dict[str, Any], column: str, found: set[Any], config: Any) 
         return {name: number for number, name in enumerate(names)}, len(names)
     if None in found:
         raise TaskError(f"{column!r} is empty in some rows of train_dataset: leave these out.")
-    if not found or not all(isinstance(label, (int, str)) for label in found) or len({type(one) for one in found}) > 1:
+    if not found:
+        raise TaskError(f"{column!r} of train_dataset holds no label at all.")
+    if len(kinds := {type(one).__name__ for one in found}) > 1:
+        raise TaskError(f"The labels in {column!r} are of several kinds, {' and '.join(sorted(kinds))}: keep to one.")
+    if not all(isinstance(label, (int, str)) for label in found):
         example = next((one for one in found if not isinstance(one, (int, str))), next(iter(found), None))
         raise TaskError(f"The labels in {column!r} are no classes but {type(example).__name__}, such as {example!r}.")
     if isinstance(next(iter(found)), int):
         if min(found) < 0:
             raise TaskError(f"{column!r} of train_dataset has the label {min(found)}: classes are numbered from 0.")
-        return None, max(found) + 1
+        return None, refuse_too_many(column, max(found) + 1, len(found))
     known: dict[str, int] = config.label2id or {}
     numbers = known if known.keys() >= found else {label: number for number, label in enumerate(sorted(found))}
     return dict(numbers), len(numbers)

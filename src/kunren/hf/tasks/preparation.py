@@ -17,6 +17,7 @@ from kunren.hf.tasks.columns import INPUTS
 from kunren.hf.tasks.fitting_metrics import metric_key
 from kunren.hf.tasks.request import GENERAL_KEYS, Request
 from kunren.hf.tasks.sources import Source, sources_of
+from kunren.hf.tasks.token_rows import refuse_bad_tokens
 
 
 @dataclass
@@ -160,6 +161,8 @@ def _set_metrics(task: Task, args: TrainingArguments) -> None:
 def _encode(run: PreparedRun, cache: str) -> None:
     for number, (key, rows) in enumerate(run.rows.items()):
         call = run.task.encoding(key)
+        if run.task.is_tokenized:
+            refuse_bad_tokens(key, rows, run.config, run.processor)
         if call is None:
             run.encoded[key] = run.sets[key] = rows
             continue
@@ -182,6 +185,8 @@ def _encode(run: PreparedRun, cache: str) -> None:
         )
         if len(made) == 0:
             raise TaskError(f"{key} has no row that {run.task.name} can use.")
+        if not run.task.is_tokenized and INPUTS in made.column_names and run.task.name != "multiple-choice":
+            refuse_bad_tokens(key, made, run.config, run.processor)
         run.encoded[key] = made
         run.sets[key] = made.remove_columns([name for name in run.task.kept_from_model() if name in made.column_names])
 

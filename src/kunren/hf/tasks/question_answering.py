@@ -184,6 +184,11 @@ class QuestionAnswering(Task):
             if not answer["text"]:
                 self._may_be_none = True
             for text, start in zip(answer["text"], answer["answer_start"], strict=True):
+                if not isinstance(text, str) or not isinstance(start, int) or isinstance(start, bool):
+                    raise TaskError(
+                        f"{self._answers!r} in {where} has to hold texts and whole numbers, and has {text!r} at "
+                        f"{start!r}."
+                    )
                 if not text or passage[start : start + len(text)] != text:
                     found = passage.find(text) if text else -1
                     at = f"; it stands at {found}" if found >= 0 else ", nor anywhere in the passage"

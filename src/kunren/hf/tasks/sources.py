@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import csv
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,7 @@ _SPLITS = {
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 _SPLIT = re.compile(r"([\w.-]*)(\[[^\]]*\])?")
 _OF_PICTURES = ("image-classification", "AutoModelForImageClassification")
+_SIGNS_OF_NO_ROWS = ("corresponds to no data", "BatchSize must be greater than 0")
 _LONGEST_REASON = 300
 _CHUNK = 1 << 20
 
@@ -63,6 +65,7 @@ class Source:
             if files and not any(Path(file).stat().st_size for file in files):
                 raise self._empty()
             _refuse_other_encodings(self.key, files)
+            _refuse_nameless_fields(self.key, files, options.get("sep", ","))
         try:
             rows = getattr(datasets, self.function)(*self.values, **options)
         except Exception as error:  # whatever the libraries below raise for files that are not what they seem
@@ -82,7 +85,7 @@ class Source:
         if self.is_of_hub:
             return _not_on_hub(self.key, self.place, error)
         cause = error.__cause__ or error
-        if "corresponds to no data" in str(error):
+        if any(sign in f"{error} {cause}" for sign in _SIGNS_OF_NO_ROWS):
             return self._empty()
         return TaskError(f"{self.key}: {self.place} cannot be read: {_shortened(cause or error)}")
 
@@ -131,8 +134,12 @@ def _source(
     of_pictures: bool,
 ) -> Source:
     path = Path(place)
-    if not path.exists():
-        if not _HUB_NAME.fullmatch(place) or path.suffix in _READERS:
+    try:
+        is_there = path.exists()
+    except OSError as error:
+        raise TaskError(f"{key}: {place[:200]} cannot be read: {error.strerror}.") from None
+    if not is_there:
+        if not _HUB_NAME.fullmatch(place) or path.suffix.lower() in _READERS:
             raise TaskError(f"{key}: {path} does not exist.")
         return _of_hub(key, place, split, limit, config)
     if config is not None:
@@ -145,14 +152,14 @@ def _source(
         return Source(key, place, "load_from_disk", (str(path),), {}, part, limit)
     if (path / "dataset_info.json").is_file():
         return Source(key, place, "load_from_disk", (str(path),), {}, None, limit)
-    if of_pictures and path.is_dir() and not any(file.suffix in _READERS for file in path.iterdir()):
+    if of_pictures and path.is_dir() and not any(file.suffix.lower() in _READERS for file in path.iterdir()):
         folder = _folder_of_pictures(key, path, name)
         pictures = {"data_dir": str(folder), "split": f"train{piece}"}
         return Source(key, place, "load_dataset", ("imagefolder",), pictures, None, limit)
     files = _files(key, path, name)
-    kind = next(iter({_READERS[file.suffix] for file in files}))
+    kind = next(iter({_READERS[file.suffix.lower()] for file in files}))
     options: dict[str, Any] = {"data_files": list(map(str, files)), "split": f"train{piece}"}
-    if files[0].suffix == ".tsv":
+    if files[0].suffix.lower() == ".tsv":
         options["sep"] = "\t"
     if kind == "text" and whole_documents:
         options["sample_by"] = "document"
@@ -184,7 +191,7 @@ def _split_in(key: str, place: str, there: list[str]) -> str:
 
 def _files(key: str, path: Path, split: str) -> list[Path]:
     """The files of one kind that make up the set: of a folder, those that begin with the name of it."""
-    files = [path] if path.is_file() else sorted(file for file in path.iterdir() if file.suffix in _READERS)
+    files = [path] if path.is_file() else sorted(file for file in path.iterdir() if file.suffix.lower() in _READERS)
     if path.is_dir():
         wanted = (split,) if split else _SPLITS[key]
         named = ([file for file in files if file.stem.startswith(one)] for one in wanted)
@@ -192,7 +199,7 @@ def _files(key: str, path: Path, split: str) -> list[Path]:
         files = next(filter(None, named), [] if split else others)
         if split and not files:
             raise TaskError(f"{key}: {path} holds no file whose name begins with {split!r}.")
-    kinds = {_READERS.get(file.suffix) for file in files}
+    kinds = {_READERS.get(file.suffix.lower()) for file in files}
     if len(kinds) != 1 or None in kinds:
         raise TaskError(f"{key}: {path} has to be, or to hold, files of one kind: {', '.join(_READERS)}.")
     return files
@@ -234,7 +241,7 @@ def _not_on_hub(key: str, name: str, error: Exception) -> TaskError:
 def _refuse_other_encodings(key: str, files: list[str]) -> None:
     """Readers differ in what they do to bytes that are no UTF-8: some replace them, some fail without a place."""
     for file in files:
-        if Path(file).suffix not in _OF_TEXT:
+        if Path(file).suffix.lower() not in _OF_TEXT:
             continue
         decoder, line = codecs.getincrementaldecoder("utf-8")(), 1
         with open(file, "rb") as stream:
@@ -252,3 +259,21 @@ def _refuse_other_encodings(key: str, files: list[str]) -> None:
                 if not chunk:
                     break
                 line += chunk.count(b"\n")
+
+
+def _refuse_nameless_fields(key: str, files: list[str], separator: str) -> None:
+    """Readers take the first field for the row's name where there are more fields than names: columns would shift."""
+    for file in files:
+        if _READERS.get(Path(file).suffix.lower()) != "csv":
+            continue
+        with open(file, encoding="utf-8-sig", newline="") as stream:
+            rows = (row for row in csv.reader(stream, delimiter=separator) if row)
+            try:
+                names, first = next(rows, []), next(rows, [])
+            except csv.Error:  # which is told by who reads all of it
+                continue
+        if len(first) > len(names):
+            raise TaskError(
+                f"{key}: {file} has {len(names)} names in its first row, {', '.join(names)[:80]}, and {len(first)} "
+                "fields in the second: give each a name, and put quotes around texts with commas."
+            )

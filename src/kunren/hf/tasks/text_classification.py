@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from kunren.collators import DataCollatorWithPadding
@@ -104,6 +105,8 @@ class TextClassification(Task):
         self._length = self.longest(config, processor)
         self._texts = [] if self.is_tokenized else self._text_columns(rows)
         given = self.request.label_column
+        if given == []:
+            raise TaskError("label_column is []: give a column, or several that hold 0 and 1.")
         self._labels = given if isinstance(given, list) and len(given) != 1 else []
         if self._labels:
             require(rows, self._labels, "label_column")
@@ -226,6 +229,8 @@ class TextClassification(Task):
         for key, found in lists.items():
             if any(not isinstance(row, list) for row in found):
                 raise TaskError(f"{self._label!r} of {key} has to hold a list of classes in every row.")
+        if any(isinstance(label, (list, dict)) for found in lists.values() for row in found for label in row):
+            raise TaskError(f"{self._label!r} has to hold lists of classes, and holds lists of lists or of pairs.")
         labels = {key: {label for row in found for label in row} for key, found in lists.items()}
         train = lists["train_dataset"]
         if self._are_flags(train, labels["train_dataset"]):
@@ -251,6 +256,8 @@ class TextClassification(Task):
                 if isinstance(label, bool) or not isinstance(label, (int, float)):
                     what = "empty in some rows" if label is None else f"no number but {label!r} in some rows"
                     raise TaskError(f"{self._label!r} is {what} of {key}: leave these out.")
+                if not math.isfinite(label):
+                    raise TaskError(f"{self._label!r} is {label} in some rows of {key}: leave these out.")
         self.model_options |= {"num_labels": 1, "problem_type": _NUMBER}
 
     def _refuse_missing(self, labels: dict[str, set[Any]]) -> None:

@@ -12,6 +12,7 @@ from kunren.hf.tasks.columns import (
     column_of,
     named_classes,
     place_of,
+    refuse_too_many,
     refuse_unknown_classes,
     same_class_names,
 )
@@ -103,9 +104,20 @@ class TokenClassification(Task):
     def _look_at_tokenized(self, rows: dict[str, Any]) -> None:
         self._names = []
         train = rows["train_dataset"]
-        if "labels" in train.column_names:
-            highest = max((label for row in train["labels"][:] for label in row), default=0)
-            self.model_options["num_labels"] = highest + 1
+        if "labels" not in train.column_names:
+            return
+        found: set[int] = set()
+        for key, one in rows.items():
+            for number, (tokens, row) in enumerate(zip(one[INPUTS], one["labels"], strict=True)):
+                if not isinstance(row, list) or any(not isinstance(label, int) for label in row):
+                    told = f"has to be a list of whole numbers, and is {str(row)[:80]}"
+                    raise TaskError(f"'labels' in {place_of(key, number)} {told}.")
+                if len(tokens or ()) != len(row):
+                    there = f"{len(tokens or ())} input_ids and {len(row)} labels"
+                    raise TaskError(f"{place_of(key, number)} has {there}: give every token one, -100 for none.")
+                found.update(row if key == "train_dataset" else ())
+        highest = max(found, default=0)
+        self.model_options["num_labels"] = refuse_too_many("labels", highest + 1, len(found))
 
     def _check_lengths(self, rows: dict[str, Any]) -> None:
         for key, one in rows.items():
