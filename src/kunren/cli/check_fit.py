@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
 from kunren.cli.check_findings import FAILED, OK, WARNING, Findings
 from kunren.cli.check_rows import READ_SECONDS, Batch, Extremes, RowSet, extremes, rows_without_text, spread
 from kunren.cli.check_words import SENTENCES
+from kunren.hf.tasks.token_rows import positions_of
 from kunren.losses.counting import is_zero
 from kunren.model.signature import base_of
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from kunren.hf.tasks.preparation import PreparedRun
     from kunren.trainer import Trainer
 
-_POSITION_TABLES = ("position_embeddings", "embed_positions", "wpe", "position_embedding", "pos_emb")
 _LOOKED_AT = 200  # rows that are put into batches of one, to count their labels
 _MANY = 0.2  # a share of tokens that are unknown
 _FEW = 0.01  # a share that is not worth a warning
@@ -164,7 +163,7 @@ def _positions(model: Any, batches: list[Batch], findings: Findings) -> None:
     if not shapes:
         return
     longest = max(shapes)
-    table, config = _position_table(model), getattr(model, "config", None)
+    table, config = positions_of(model), getattr(model, "config", None)
     said = getattr(config, "max_position_embeddings", None)
     if table is not None and longest > table:
         findings.fail("positions", "positions too few", longest=longest, limit=table)
@@ -172,18 +171,6 @@ def _positions(model: Any, batches: list[Batch], findings: Findings) -> None:
         findings.warn("positions", "positions beyond", longest=longest, limit=said)
     elif table is not None or isinstance(said, int):
         findings.ok("positions", "positions", longest=longest, limit=table or said)
-
-
-def _position_table(model: nn.Module) -> int | None:
-    """How many tokens a learned table of positions has room for; None where the model has no such table."""
-    found = []
-    for name, module in model.named_modules():
-        if name.rpartition(".")[2] in _POSITION_TABLES and isinstance(module, nn.Embedding):
-            offset = getattr(module, "offset", None)
-            if not isinstance(offset, int):
-                offset = module.padding_idx + 1 if module.padding_idx is not None else 0
-            found.append(module.num_embeddings - offset)
-    return min(found, default=None)
 
 
 def _empty_text(trainer: Trainer, sets: list[RowSet], findings: Findings) -> None:

@@ -133,12 +133,23 @@ def _refuse_what_is_bound_already(theirs: list[Any]) -> None:
         for attribute, value in list(vars(module).items()):
             if id(value) in bound:
                 holders.setdefault(name, attribute)
+    for name, attribute in _classes_made_of(theirs):
+        holders.setdefault(name, attribute)
     if holders:
         shown = ", ".join(f"{name} ({attribute})" for name, attribute in holders.items())
         raise RuntimeError(
             f"kunren.hf.install() comes too late: {shown} was imported with transformers' own classes. Call install() "
             "before these imports (in a notebook: restart the kernel first), or run `python -m kunren.hf SCRIPT`."
         )
+
+
+def _classes_made_of(theirs: list[Any]) -> Iterator[tuple[str, str]]:
+    """Trainers and arguments that somebody has derived of transformers', which they would stay: module and name."""
+    for base in theirs:
+        if isinstance(base, type) and base.__name__.endswith(("Trainer", "TrainingArguments")):
+            for kind in base.__subclasses__():
+                if not _is_of_transformers(kind.__module__):
+                    yield kind.__module__, kind.__name__
 
 
 def _begin_accelerate(args: Any) -> None:

@@ -32,6 +32,8 @@ class TrialFolders:
         name: Any = f"run-{run_id}" if self._hp_name is None else self._hp_name(trial)
         if not isinstance(name, str) or not name.strip():
             raise TypeError(f"hp_name returned {name!r}: it has to return the name of the trial, a text.")
+        if os.path.isabs(name) or os.pardir in Path(name).parts:  # where a search that goes on would not find it
+            raise ValueError(f"hp_name returned {name!r}: it has to name a folder below output_dir.")
         held = owner_of(Path(self.base, name))
         if held is not None and held["study"] == owner["study"] and held != owner:
             name = f"{name}-{run_id}"  # two trials of one search by one name
@@ -78,7 +80,7 @@ def owner_of(folder: Path) -> dict[str, Any] | None:
 def markers_in(base: Path, study: str) -> dict[int, dict[str, Any]]:
     """What the folders of a study's trials say of them, by number, and the folders."""
     found = {}
-    for path in sorted(base.glob(f"*/{TRIAL_NAME}")):
+    for path in sorted(base.rglob(TRIAL_NAME)):  # a name with a slash makes a folder in a folder
         if (owner := owner_of(path.parent)) is not None and owner["study"] == study:
             found[int(owner["number"])] = {**read_json(path), "folder": path.parent}
     return found

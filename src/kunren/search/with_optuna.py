@@ -230,7 +230,7 @@ class _Search:
                     objective=values if values is None or self.is_multi_objective else values[0],
                     hyperparameters=dict(marker.get("hyperparameters") or one.params),
                     seconds=None if one.duration is None else one.duration.total_seconds(),
-                    folder=marker["folder"].name if marker else None,
+                    folder=self.session.folders.name_of(str(marker["folder"])) if marker else None,
                 )
             )
         return SearchSummary(rows, self.study)

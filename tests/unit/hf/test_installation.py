@@ -185,6 +185,14 @@ def test_too_late_is_told_with_the_names() -> None:
     assert "python -m kunren.hf SCRIPT" in last
 
 
+def test_classes_made_before_are_told_as_well() -> None:
+    result = python(
+        "-c", "import transformers\nclass Own(transformers.Trainer): ...\nimport kunren.hf\nkunren.hf.install()"
+    )
+    last = result.stderr.strip().splitlines()[-1]
+    assert "comes too late: __main__ (Own) was imported with transformers' own classes" in last
+
+
 @pytest.mark.parametrize("words", [["script.py"], ["-m", "script"]])
 def test_a_script_or_module_is_run_as_it_is(words: list[str], tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)

@@ -8,12 +8,13 @@ from typing import Any
 def encode_pieces(
     batch: dict[str, list[Any]], tokenizer: Any, text: str, max_length: int
 ) -> dict[str, list[list[int]]]:
-    """A row for each text, and further ones for what is longer than `max_length`."""
-    if not tokenizer.is_fast:  # of which a slow tokenizer returns the left-over tokens of one text only
-        return dict(tokenizer(batch[text], truncation=True, max_length=max_length))
-    inputs = dict(tokenizer(batch[text], truncation=True, max_length=max_length, return_overflowing_tokens=True))
-    inputs.pop("overflow_to_sample_mapping")
-    return inputs
+    """A row for each text, and further ones for what is longer than `max_length`; none for a text without tokens."""
+    # Of what is longer, a slow tokenizer returns the left-over tokens of one text only.
+    further = {"return_overflowing_tokens": True} if tokenizer.is_fast else {}
+    inputs = dict(tokenizer(batch[text], truncation=True, max_length=max_length, **further))
+    inputs.pop("overflow_to_sample_mapping", None)
+    kept = [row for row, ids in enumerate(inputs["input_ids"]) if ids]
+    return {name: [values[row] for row in kept] for name, values in inputs.items()}
 
 
 def encode_blocks(

@@ -15,6 +15,7 @@ logger = logging.getLogger(__name__)
 
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model*.bin.index.json")
 _HEADS = ("classifier", "score", "qa_outputs", "classification_head", "pre_classifier", "sequence_summary")
+_LONGEST_REASON = 300
 _TYPES = ("auto", "float32", "float16", "bfloat16")
 _NOT_THERE = (
     "and transformers finds no model of this name, neither downloaded before nor, if it can be reached, on its hub"
@@ -28,7 +29,7 @@ def config_of(transformers: Any, request: Request) -> Any:
         raise TaskError(f"model: {model} holds an adapter and no model: name the model, and resume the adapter's run.")
     try:
         return transformers.AutoConfig.from_pretrained(model, **revision(request))
-    except (OSError, ValueError) as error:
+    except Exception as error:  # OSError and ValueError, and those of the library that checks the values
         if Path(model).is_dir():
             raise TaskError(f"model: the folder {model} has no configuration that can be read: {error}") from error
         of_revision = f" at the revision {request.model_revision!r}" if request.model_revision else ""
@@ -87,6 +88,10 @@ def processor_of(transformers: Any, task: type[Task], request: Request, is_neede
         raise TaskError(f"{place} has no {what}, and {rows}: {error}") from error
     if is_tokenizer and processor.pad_token is None:
         processor.pad_token = processor.eos_token
+        if processor.pad_token is None and request.block_size is None:  # blocks are of one length, but for the last
+            raise TaskError(
+                f"The tokenizer of {place} has no token to pad rows with: set pad_token in its tokenizer_config.json."
+            )
     return processor
 
 
@@ -143,4 +148,18 @@ def with_weights(kind: Any, request: Request, config: Any, options: dict[str, An
         dtype = {name: value for name, value in options.items() if name == "dtype" and value != "auto"}
         return kind.from_config(config, **dtype)
     # A head for other classes is new.
-    return kind.from_pretrained(request.model, config=config, ignore_mismatched_sizes=True, **options)
+    options = {**options, "config": config, "ignore_mismatched_sizes": True, "output_loading_info": True}
+    try:
+        model, told = kind.from_pretrained(request.model, **options)
+    except (ImportError, RuntimeError):  # a package that is missing, and memory
+        raise
+    except Exception as error:  # all that libraries raise for a file that is not whole, or a value they do not know
+        words = " ".join(str(error).split())[:_LONGEST_REASON]
+        raise TaskError(f"model: {request.model} cannot be loaded: {type(error).__name__}: {words}") from error
+    body = f"{model.base_model_prefix}."
+    if others := sorted(name for name, *_ in told["mismatched_keys"] if name.startswith(body)):
+        raise TaskError(
+            f"model: the weights of {request.model} have other sizes than its config.json says: {', '.join(others[:3])}"
+            f"{' ...' if len(others) > 3 else ''}. Give the config.json that belongs to them."
+        )
+    return model

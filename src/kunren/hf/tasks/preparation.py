@@ -17,7 +17,7 @@ from kunren.hf.tasks.columns import INPUTS
 from kunren.hf.tasks.fitting_metrics import metric_key
 from kunren.hf.tasks.request import GENERAL_KEYS, Request
 from kunren.hf.tasks.sources import Source, sources_of
-from kunren.hf.tasks.token_rows import refuse_bad_tokens
+from kunren.hf.tasks.token_rows import refuse_bad_labels, refuse_bad_tokens, refuse_long_rows
 
 
 @dataclass
@@ -59,6 +59,8 @@ class PreparedRun:
     def trainer(self) -> Any:
         """The Trainer of the run."""
         model = self.model()
+        for key, encoded in self.encoded.items():
+            refuse_long_rows(key, encoded, model)
         others = self.sets.get("eval_dataset")
         if others is None and not self.is_to_train and self.args.eval_strategy != "no":
             others = self.sets["train_dataset"]
@@ -163,6 +165,7 @@ def _encode(run: PreparedRun, cache: str) -> None:
         call = run.task.encoding(key)
         if run.task.is_tokenized:
             refuse_bad_tokens(key, rows, run.config, run.processor)
+            refuse_bad_labels(run.task, key, rows, run.config)
         if call is None:
             run.encoded[key] = run.sets[key] = rows
             continue
@@ -184,9 +187,12 @@ def _encode(run: PreparedRun, cache: str) -> None:
             desc="Tokenizing",
         )
         if len(made) == 0:
-            raise TaskError(f"{key} has no row that {run.task.name} can use.")
+            length = run.request.max_length
+            why = "" if length is None else f" With max_length={length} there may be no room for what is to be learnt."
+            raise TaskError(f"{key} has no row that {run.task.name} can use: nothing is left of any.{why}")
         if not run.task.is_tokenized and INPUTS in made.column_names and run.task.name != "multiple-choice":
             refuse_bad_tokens(key, made, run.config, run.processor)
+            refuse_bad_labels(run.task, key, made, run.config)
         run.encoded[key] = made
         run.sets[key] = made.remove_columns([name for name in run.task.kept_from_model() if name in made.column_names])
 
@@ -198,6 +204,9 @@ def _checked(task: Task, key: str, encode: Callable[..., Any], with_indices: boo
         try:
             return encode(batch, numbers) if with_indices else encode(batch)
         except Exception as error:  # ValueError of templates, plain ones of tokenizers
-            raise TaskError(f"{key}: {error}") from error
+            kind = (
+                "" if isinstance(error, (ValueError, TaskError)) or type(error) is Exception else type(error).__name__
+            )
+            raise TaskError(f"{key}: {kind and f'{kind}: '}{error}") from error
 
     return checked

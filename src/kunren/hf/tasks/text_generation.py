@@ -163,12 +163,15 @@ class TextGeneration(Task):
             where = place_of(key, numbers[place] if numbers else None)
             is_list = isinstance(conversation, list) and conversation
             if not is_list or not all(
-                isinstance(turn, dict) and {"role", "content"} <= {*turn} for turn in conversation
+                isinstance(turn, dict) and isinstance(turn.get("role"), str) and "content" in turn
+                for turn in conversation
             ):
                 raise TaskError(
                     f"{self._messages!r} in {where} has to be a list of turns with role and content, and is "
                     f"{str(conversation)[:80]}."
                 )
+            if conversation[0]["role"] == "assistant":
+                raise TaskError(f"{self._messages!r} in {where} begins with the assistant: begin with what it answers.")
             if all(turn["role"] != "assistant" for turn in conversation):
                 raise TaskError(f"{self._messages!r} in {where} has no turn of the role 'assistant': nothing to learn.")
 
