@@ -37,6 +37,7 @@ from kunren.losses.weighting import LossScale
 from kunren.model.signature import is_pretrained, read_signature, shifts_labels, unwrap
 from kunren.seams.data import DataSeams
 from kunren.seams.evaluation import EvaluationSeams
+from kunren.seams.refused_overrides_called import CalledByCopies
 from kunren.seams.reporting import ReportingSeams
 from kunren.seams.saving import SavingSeams
 from kunren.seams.searching import SearchingSeams
@@ -57,7 +58,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Trainer(EvaluationSeams, SavingSeams, ReportingSeams, SharingSeams, SearchingSeams, ParallelSizes):
+class Trainer(
+    EvaluationSeams, CalledByCopies, SavingSeams, ReportingSeams, SharingSeams, SearchingSeams, ParallelSizes
+):
     """Trains, evaluates and predicts with a PyTorch model. Made for subclassing: override any method below."""
 
     loss_is_scaled_for_ga: bool | None = None  # True or False tells; None: found out on the first step

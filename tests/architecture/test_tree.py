@@ -54,7 +54,7 @@ collators collators.columns collators.default collators.stacking
 data.batching data.batching.choose data.wrappers data.wrappers.mixture
 engine.backends engine.backends.device_clock engine.backends.fused_adamw engine.backends.lean engine.backends.plain
 losses.functions metrics metrics.metric_object optim.groups optim.groups.divide optim.optimizers optim.schedules
-seams.refused_overrides
+seams.refused_overrides seams.refused_overrides_called
 trackers trackers.json_lines trackers.local_log trackers.registry trackers.run_events
 """
 NOT_NEEDED_OTHERWISE = """

@@ -147,7 +147,8 @@ def _classes_made_of(theirs: list[Any]) -> Iterator[tuple[str, str]]:
     """Trainers and arguments that somebody has derived of transformers', which they would stay: module and name."""
     for base in theirs:
         if isinstance(base, type) and base.__name__.endswith(("Trainer", "TrainingArguments")):
-            for kind in base.__subclasses__():
+            kinds: list[type] = base.__subclasses__()
+            for kind in kinds:
                 if not _is_of_transformers(kind.__module__):
                     yield kind.__module__, kind.__name__
 

@@ -172,7 +172,8 @@ def _check_model(trainer: Any, model: Any) -> None:
 def check_training(trainer: Any) -> None:
     """What would end a training run later, told before the first step."""
     for name in REFUSED_OVERRIDES:  # assigned after the class was made: to the object, or to kunren's Trainer itself
-        if any(name in vars(holder) for holder in (trainer, *type(trainer).__mro__)):
+        held = [vars(holder)[name] for holder in (trainer, *type(trainer).__mro__) if name in vars(holder)]
+        if any(not str(getattr(one, "__module__", "")).startswith("kunren.") for one in held):
             raise TypeError(refusal(type(trainer), name))
     if not name_is_overridden(trainer, DataSeams, "get_train_dataloader"):  # else it may be anything
         if trainer.train_dataset is None:

@@ -62,8 +62,8 @@ def _checked(produced: Any, model: nn.Module, inputs: Mapping[str, Any]) -> torc
         return tokens
     shown = f"a tensor of shape {tuple(tokens.shape)}" if isinstance(tokens, torch.Tensor) else type(tokens).__name__
     raise TypeError(
-        f"{type(base_of(model)).__name__}.generate returned {shown}: it has to return a tensor of tokens with a row for "
-        f"each row that it is given{'' if rows is None else f', here {rows}'}."
+        f"{type(base_of(model)).__name__}.generate returned {shown}: it has to return a tensor of tokens with a row "
+        f"for each row that it is given{'' if rows is None else f', here {rows}'}."
     )
 
 

@@ -241,7 +241,9 @@ def test_without_transformers_it_is_said_what_to_install() -> None:
 
 def test_arguments_stored_by_transformers_become_whole(tmp_path: Path) -> None:
     path = tmp_path / "training_args.bin"
-    said_by(f"import torch, transformers\ntorch.save(transformers.TrainingArguments(seed=7, use_cpu=True), {str(path)!r})")
+    said_by(
+        f"import torch, transformers\ntorch.save(transformers.TrainingArguments(seed=7, use_cpu=True), {str(path)!r})"
+    )
     lines = said_by(
         f"""
 import copy, dataclasses
@@ -263,15 +265,23 @@ print("whole")
     [
         (["fails.py"], 1, ["Traceback (most recent call last):", '  File "fails.py", line 4, in <module>']),
         (["-m", "fails"], 1, ["Traceback (most recent call last):", '  File "{folder}/fails.py", line 4, in <module>']),
-        (["fails.py", "interrupt"], 130, ["Traceback (most recent call last):", '  File "fails.py", line 3, in <module>']),
+        (
+            ["fails.py", "interrupt"],
+            130,
+            ["Traceback (most recent call last):", '  File "fails.py", line 3, in <module>'],
+        ),
         (["no_python.py"], 1, ['  File "no_python.py", line 1', "    if"]),
         (["-m", "nothing.here"], 1, ["kunren: there is no module 'nothing.here'."]),
     ],
 )
 def test_an_error_shows_the_script_alone(words: list[str], code: int, shown: list[str], tmp_path: Path) -> None:
-    (tmp_path / "fails.py").write_text("import sys\nif sys.argv[1:]:\n    raise KeyboardInterrupt\nraise ValueError(1)\n")
+    (tmp_path / "fails.py").write_text(
+        "import sys\nif sys.argv[1:]:\n    raise KeyboardInterrupt\nraise ValueError(1)\n"
+    )
     (tmp_path / "no_python.py").write_text("if")
-    stand_in = "import sys, types\nsys.modules['kunren.hf.installation'] = types.SimpleNamespace(install=lambda: None)\n"
+    stand_in = (
+        "import sys, types\nsys.modules['kunren.hf.installation'] = types.SimpleNamespace(install=lambda: None)\n"
+    )
     (tmp_path / "sitecustomize.py").write_text(stand_in)  # transformers takes seconds, and does not matter here
     paths = os.pathsep.join([str(PACKAGE.parent), str(tmp_path)])
     result = python("-m", "kunren.hf", *words, folder=tmp_path, PYTHONPATH=paths)

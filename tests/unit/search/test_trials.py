@@ -273,6 +273,11 @@ def test_two_searches_and_two_trials_of_one_name_do_not_mix(tmp_path: Path) -> N
     assert [row.folder for row in names] == ["same", "same-1"]
     with pytest.raises(TypeError, match="hp_name returned None"):
         trainer.hyperparameter_search(space, n_trials=1, hp_name=lambda trial: None)
+    deeper = trainer.hyperparameter_search(space, n_trials=1, hp_name=lambda trial: "a/b").run_summary.trials
+    assert [row.folder for row in deeper] == ["a/b"]
+    for outside in ("../away", str(tmp_path.parent / "away")):
+        with pytest.raises(ValueError, match="it has to name a folder below output_dir"):
+            trainer.hyperparameter_search(space, n_trials=1, hp_name=lambda trial, name=outside: name)
 
 
 def test_the_recommended_space_and_defaults_are_those_of_transformers(tmp_path: Path) -> None:
