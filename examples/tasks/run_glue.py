@@ -16,7 +16,9 @@ from starting_points import (
     label_maps,
     model_for,
     read_data,
+    refuse_idleness,
     small_bert,
+    tell_data,
     tokenizer_for,
     word_pieces,
 )
@@ -112,6 +114,7 @@ def main(words: list[str]) -> dict[str, float]:
         model_args, data_args, training_args = parser.parse_json_file(words[0])
     else:
         model_args, data_args, training_args = parser.parse_args_into_dataclasses(words or DEMONSTRATION.split())
+    refuse_idleness(training_args, "do_train", "do_eval", "do_predict")
     set_seed(training_args.seed)
 
     if data_args.task_name:
@@ -173,6 +176,7 @@ def main(words: list[str]) -> dict[str, float]:
         write_predictions(trainer, first(data["test" + suffix], data_args.max_predict_samples), names)
     if training_args.push_to_hub:
         trainer.push_to_hub(finetuned_from=model_args.model_name_or_path, tasks="text-classification")
+    tell_data(trainer, data_args)
     return results
 
 

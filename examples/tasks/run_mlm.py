@@ -11,7 +11,17 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from generated_data import rhymes
-from starting_points import checkpoint_to_resume, first, model_for, read_data, small_bert, tokenizer_for, word_pieces
+from starting_points import (
+    checkpoint_to_resume,
+    first,
+    model_for,
+    read_data,
+    refuse_idleness,
+    small_bert,
+    tell_data,
+    tokenizer_for,
+    word_pieces,
+)
 from transformers import AutoModelForMaskedLM
 
 from kunren import DataCollatorForLanguageModeling, HfArgumentParser, Trainer, TrainingArguments, set_seed
@@ -54,6 +64,7 @@ def main(words: list[str]) -> dict[str, float]:
         model_args, data_args, training_args = parser.parse_json_file(words[0])
     else:
         model_args, data_args, training_args = parser.parse_args_into_dataclasses(words or DEMONSTRATION.split())
+    refuse_idleness(training_args, "do_train", "do_eval")
     set_seed(training_args.seed)
 
     data = read_data(data_args, "snips", rhymes)
@@ -118,6 +129,7 @@ def main(words: list[str]) -> dict[str, float]:
         results |= metrics
     if training_args.push_to_hub:
         trainer.push_to_hub(finetuned_from=model_args.model_name_or_path, tasks="fill-mask")
+    tell_data(trainer, data_args)
     return results
 
 

@@ -12,7 +12,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from generated_data import facts
-from starting_points import checkpoint_to_resume, first, model_for, read_data, small_bert, tokenizer_for, word_pieces
+from starting_points import (
+    checkpoint_to_resume,
+    first,
+    model_for,
+    read_data,
+    refuse_idleness,
+    small_bert,
+    tell_data,
+    tokenizer_for,
+    word_pieces,
+)
 from text_scores import squad
 from transformers import AutoModelForQuestionAnswering
 
@@ -96,6 +106,7 @@ def main(words: list[str]) -> dict[str, float]:
         model_args, data_args, training_args = parser.parse_json_file(words[0])
     else:
         model_args, data_args, training_args = parser.parse_args_into_dataclasses(words or DEMONSTRATION.split())
+    refuse_idleness(training_args, "do_train", "do_eval", "do_predict")
     set_seed(training_args.seed)
 
     data = read_data(data_args, "", facts)
@@ -179,6 +190,7 @@ def main(words: list[str]) -> dict[str, float]:
                 json.dump(answers_of("test", found.predictions), file, ensure_ascii=False, indent=2)
     if training_args.push_to_hub:
         trainer.push_to_hub(finetuned_from=model_args.model_name_or_path, tasks="question-answering")
+    tell_data(trainer, data_args)
     return results
 
 

@@ -10,7 +10,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from generated_data import phrases
-from starting_points import byte_pairs, checkpoint_to_resume, first, model_for, read_data, small_bart, tokenizer_for
+from starting_points import (
+    byte_pairs,
+    checkpoint_to_resume,
+    first,
+    model_for,
+    read_data,
+    refuse_idleness,
+    small_bart,
+    tell_data,
+    tokenizer_for,
+)
 from text_scores import bleu, chrf
 from transformers import AutoModelForSeq2SeqLM
 
@@ -69,6 +79,7 @@ def main(words: list[str]) -> dict[str, float]:
         training_args.generation_max_length or data_args.val_max_target_length or data_args.max_target_length
     )
     training_args.generation_num_beams = data_args.num_beams or training_args.generation_num_beams
+    refuse_idleness(training_args, "do_train", "do_eval", "do_predict")
     set_seed(training_args.seed)
 
     data = one_column_each(read_data(data_args, "tanaka_ja_en", phrases))
@@ -145,6 +156,7 @@ def main(words: list[str]) -> dict[str, float]:
                 file.writelines(text.replace("\n", " ") + "\n" for text in texts_of(found.predictions))
     if training_args.push_to_hub:
         trainer.push_to_hub(finetuned_from=model_args.model_name_or_path, tasks="translation")
+    tell_data(trainer, data_args)
     return results
 
 

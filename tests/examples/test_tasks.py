@@ -122,6 +122,7 @@ def test_the_scripts_train_evaluate_and_predict(tmp_path: Path) -> None:
         ("--trian_file a.csv", "did you mean '--train_file'?"),
         ("none.json", "FileNotFoundError: The file of arguments none.json does not exist"),
         ("--task_name sst", "choose one of cola, sst2"),
+        ("--max_train_samples 4", "nothing to do: give --do_train, --do_eval or --do_predict"),
     ],
 )
 def test_what_is_wrong_with_a_command_line_is_told(words: str, error: str) -> None:

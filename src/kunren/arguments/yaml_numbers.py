@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 
-class _SafeLoader(yaml.SafeLoader):
+class _SafeLoader(yaml.SafeLoader):  # type: ignore[misc]  # yaml has no types
     """Refuses a mapping in which a key stands twice: of two values, neither is clearly the one that is meant."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:

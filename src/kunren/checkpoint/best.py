@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kunren.base.names import did_you_mean
+from kunren.base.registry import resolve
 
 
 class MetricNotFoundError(ValueError, KeyError):
@@ -29,7 +29,7 @@ def metric_value(metrics: Mapping[str, Any], name: str) -> float:
     if key is None:
         raise MetricNotFoundError(
             f"metric_for_best_model={name!r} is not among what evaluation returned: "
-            f"choose one of {', '.join(sorted(metrics))}.{did_you_mean(_with_prefix(name), metrics)}"
+            f"{resolve('kunren.metrics.names:remedy_for_missing')(name, metrics)}"
         )
     value = metrics[key]
     try:

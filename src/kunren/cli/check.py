@@ -123,6 +123,7 @@ def _of_trainer(start: Start, cache: str, findings: Findings) -> None:
     from kunren.cli.check_fit import check_fit
     from kunren.cli.check_room import check_room
     from kunren.cli.check_rows import Batch, batches_of, row_sets
+    from kunren.cli.check_shared_rows import check_shared_rows
     from kunren.planning.throwaway import undone
 
     trainer = start.trainer
@@ -132,6 +133,8 @@ def _of_trainer(start: Start, cache: str, findings: Findings) -> None:
         sets = row_sets(trainer)
         batches = batches_of(trainer, sets, findings)
         check_fit(trainer, start.run, sets, batches, findings)
+        with findings.going_on("shared rows"):
+            check_shared_rows(trainer, start.run, findings)
     wrong = next((one for one in ("collator", "vocabulary", "labels", "positions") if findings.has_failed(one)), None)
     if wrong is not None:  # on a GPU such a step would end the process
         findings.skip("step", wrong)

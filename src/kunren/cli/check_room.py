@@ -10,6 +10,7 @@ from kunren.checkpoint import layout
 from kunren.cli.check_findings import FAILED, WARNING, Findings
 from kunren.cli.check_rows import Batch
 from kunren.cli.check_words import SENTENCES
+from kunren.cli.words_of_a_plan import in_language
 from kunren.planning.forecast import Forecast, forecast
 from kunren.planning.storage import Kept
 from kunren.planning.units import human_size, human_time
@@ -32,7 +33,7 @@ def check_room(trainer: Trainer, batches: list[Batch], findings: Findings) -> No
     findings.ok("plan", "plan", steps=found.plan.max_steps, rows=found.effective_batch, time=time)
     for warning in found.warnings:
         if not warning.startswith((*_OF_ROOM, _OF_RESUMING)):
-            findings.warn("plan", "plan warning", warning=warning)
+            findings.warn("plan", "plan warning", warning=in_language(warning, language))
     _memory(found, findings)
     _disk(found, findings)
 
@@ -50,7 +51,7 @@ def _memory(found: Forecast, findings: Findings) -> None:
         beside += found.snapshot_bytes
     values = {
         "peak": human_size(peak),
-        "form": found.largest_batch,
+        "form": in_language(str(found.largest_batch), findings.language),
         "device": found.device,
         "free": "?" if free is None else human_size(free),
     }

@@ -38,7 +38,7 @@ def start_of(source: str, overrides: Sequence[str], cache: str, findings: Findin
     """Make what `source` describes; ConfigError for a file, a script or a command line that cannot be read."""
     script = script_in(source)
     if script is None:
-        return _of_file(read_config(Path(source)) | read_overrides(overrides), cache, findings)
+        return _of_file(read_config(Path(source), or_script=True) | read_overrides(overrides), cache, findings)
     if overrides:
         raise ConfigError(f"{' '.join(overrides)}: a script sets its arguments itself.")
     with _without_repository():

@@ -219,7 +219,7 @@ def _with_its_metrics(trainer: Trainer, run: PreparedRun, own: RowSet | None, so
 
 
 def _tell_metrics(trainer: Trainer, metrics: dict[str, Any], rows: int, findings: Findings) -> None:
-    speeds = ("_runtime", "_per_second")
+    speeds = ("_runtime", "_per_second")  # which no model is better by
     shown = {name: value for name, value in metrics.items() if not name.endswith(speeds)}
     told = ", ".join(f"{name} {value:.4g}" if isinstance(value, float) else name for name, value in shown.items())
     numbers = {name: value for name, value in shown.items() if isinstance(value, float)}

@@ -11,6 +11,7 @@ NAMES = {
     "columns": {"en": "columns", "ja": "列"},
     "rows": {"en": "rows", "ja": "行の前処理"},
     "weights": {"en": "weights", "ja": "重み"},
+    "shared rows": {"en": "shared rows", "ja": "重複する行"},
     "collator": {"en": "collator", "ja": "コレーター"},
     "empty text": {"en": "empty text", "ja": "空のテキスト"},
     "vocabulary": {"en": "vocabulary", "ja": "語彙"},
@@ -167,6 +168,17 @@ TEXTS: dict[str, dict[str, tuple[str, str]]] = {
         "ja": (
             "最長の行は {longest:,} トークンで、モデルの想定は {limit:,} まで",
             "意図していなければ max_length を {limit} にする",
+        ),
+    },
+    "shared rows": {
+        "en": (
+            "the evaluation sees rows of the training: {count:,} of {seen:,} rows of {key} that were looked at are in "
+            "train_dataset",
+            "evaluate on rows of its own: eval_dataset, or train_split and eval_split",
+        ),
+        "ja": (
+            "評価が学習の行を含む: 調べた {key} の {seen:,} 行中 {count:,} 行が train_dataset にある",
+            "別の行で評価する（eval_dataset、または train_split と eval_split）",
         ),
     },
     "truncation": {

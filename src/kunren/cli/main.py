@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from kunren._version import __version__
 from kunren.cli import check, checkpoint, demo, export_script, inspect_model, launch, plan, report, schema, train, watch
+from kunren.cli.termination import ended_in_order
 
 
 def parser() -> argparse.ArgumentParser:
@@ -33,7 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status is 0, or 2 where the command line or what it needs is at fault."""
     options = parser().parse_args(arguments)
     try:
-        return int(options.run(options))
+        if options.run not in (train.run, check.run):
+            return int(options.run(options))
+        with ended_in_order():
+            return int(options.run(options))
     except demo.DemoError as error:
         print(f"kunren: {error}", file=sys.stderr)
         return 2

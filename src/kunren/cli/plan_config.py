@@ -29,7 +29,7 @@ def planned(source: str, overrides: Sequence[str]) -> Iterator[Forecast]:
             raise ConfigError(f"{' '.join(overrides)}: a script sets its arguments itself.")
         yield trainer_of(*script).plan()
         return
-    args, own = build_arguments(read_config(Path(source)) | read_overrides(overrides))
+    args, own = build_arguments(read_config(Path(source), or_script=True) | read_overrides(overrides))
     if own.get("model") is None or own.get("train_dataset") is None:
         yield _without_data(args, own)
         return

@@ -11,9 +11,9 @@ from kunren.arguments.effective import default_values, effective_values
 from kunren.arguments.legacy import LEGACY_NAMES
 from kunren.arguments.plain_values import is_secret
 from kunren.cli.arguments_help import sections
+from kunren.cli.line_breaks import wrapped
 from kunren.cli.run_config import OWN_KEYS, ConfigError, read_config, read_overrides
 from kunren.cli.yaml_text import yaml_text
-from kunren.report.text_width import clipped
 
 FORMS = ("all", "changed")
 _COLUMNS = 118
@@ -87,7 +87,7 @@ def _titled(language: str) -> list[tuple[str, list[tuple[str, str]]]]:
 
 
 def _lines(name: str, value: Any, text: str, language: str) -> list[str]:
-    comment = [clipped(f"# {_first_sentence(text)}", _COLUMNS)] if text else []
+    comment = [f"# {line}" for line in wrapped(_first_sentence(text), _COLUMNS - 2)] if text else []
     if _hides(name, value):
         return [*comment, _WORDS[language]["secret"].format(name)]
     return [*comment, f"{name}: {yaml_text(_without_secrets(value))}"]

@@ -19,6 +19,7 @@ from kunren.arguments.legacy import LEGACY_NAMES
 from kunren.arguments.yaml_numbers import read_yaml
 from kunren.base.names import closest_name
 from kunren.cli.run_keys import GENERATION_KEYS, NUM_EXAMPLES, RUN_KEYS
+from kunren.hf.nearby_files import did_you_mean_path
 
 if TYPE_CHECKING:  # it needs torch, and who only reads a file does not
     from kunren.arguments import TrainingArguments
@@ -38,19 +39,24 @@ class ConfigError(Exception):
     """The file, the script or a key in it is at fault; the message says how to mend it."""
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """The keys of a YAML or JSON file, with those under `arguments` beside them."""
+def read_config(path: Path, or_script: bool = False) -> dict[str, Any]:
+    """The keys of a YAML or JSON file, with those under `arguments` beside them.
+
+    `or_script`: whether a function of a script could stand there as well, for what is said of a file that is missing.
+    """
+    wanted = "a YAML or JSON file, or SCRIPT.py:FUNCTION" if or_script else "a YAML or JSON file"
     try:
         if path.is_dir() or not path.exists():  # and no pipe of a shell either
             what = "is a folder" if path.is_dir() else "does not exist"
-            raise ConfigError(f"{path} {what}: give a YAML or JSON file, or SCRIPT.py:FUNCTION.")
+            near = "" if path.is_dir() else did_you_mean_path(path)
+            raise ConfigError(f"{path} {what}: give {wanted}.{near}")
         values = read_yaml(path.read_text(encoding="utf-8"))  # which reads JSON as well
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 ({error}): save it as UTF-8.") from None
     except OSError as error:
         raise ConfigError(f"{str(path)[:200]} cannot be read: {error.strerror}.") from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from None
+        raise ConfigError(f"{path}{_place_and_problem(error)}") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path} has to hold `name: value` lines, one for each argument.")
     nested = values.pop("arguments", None) or {}
@@ -64,6 +70,18 @@ def read_config(path: Path) -> dict[str, Any]:
         if not _is_known(name):
             raise ConfigError(f"There is no key {name!r}.{_nearest(name, '')}")
     return found
+
+
+def _place_and_problem(error: yaml.YAMLError) -> str:
+    """What a reader of YAML complains of, in one line, without its picture of the place."""
+    mark, problem, context = (getattr(error, name, None) for name in ("problem_mark", "problem", "context"))
+    if mark is None or not problem:
+        return f" cannot be read: {' '.join(str(error).split())}"
+    begun = getattr(error, "context_mark", None) or mark
+    if context == "while scanning a simple key":  # whose colon is missed only in a line that comes after it
+        mark = begun
+    began = "" if begun.line == mark.line else f", which begins in line {begun.line + 1}"
+    return f", line {mark.line + 1}, cannot be read: {problem}{f' ({context}{began})' if context else ''}."
 
 
 def read_overrides(words: Sequence[str]) -> dict[str, Any]:

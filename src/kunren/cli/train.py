@@ -27,7 +27,7 @@ _WORDS = {
         "stopped": "Stopped at step {} of {}: `{}` goes on from there.",
         "no_file": "Give a YAML or JSON file: kunren train CONFIG. `kunren train --help` explains all.",
         "option": "{0} stands where the file should: kunren train CONFIG {0} ...",
-        "script": "{0} trains by itself: python {0}. Give a YAML or JSON file here.",
+        "script": "kunren train takes a YAML or JSON file; a script trains by itself: python {0}",
         "missing": "{} does not say {}: `kunren train --help {}`.",
         "no_report": "The report could not be written: {}",
     },
@@ -39,7 +39,7 @@ _WORDS = {
         "stopped": "ステップ {} / {} で停止。`{}` で続きから再開できる。",
         "no_file": "YAML または JSON のファイルを指定する: kunren train CONFIG。説明は `kunren train --help`。",
         "option": "ファイルの位置に {0} がある。こう書く: kunren train CONFIG {0} ...",
-        "script": "{0} はそれ自体で学習する: python {0}。ここには YAML または JSON のファイルを指定する。",
+        "script": "kunren train には YAML または JSON のファイルを指定する。スクリプトはそれ自体で学習する: python {0}",
         "missing": "{} に {} の指定がない。説明は `kunren train --help {}`。",
         "no_report": "レポートを書き込めなかった: {}",
     },
@@ -151,18 +151,19 @@ def train(source: str, overrides: Sequence[str], language: str, given: Sequence[
     words = _WORDS[language]
     if source.startswith("-"):
         raise TrainCommandError(words["option"].format(source))
-    if source.endswith(".py"):
-        raise TrainCommandError(words["script"].format(source))
+    if (script := source.partition(":")[0]).endswith(".py"):
+        raise TrainCommandError(words["script"].format(script))
     try:
         args, own = build_arguments(read_config(Path(source)) | read_overrides(overrides))
         missing = [name for name in ("model", "task", "train_dataset") if not own.get(name)]
         if missing:
             raise ConfigError(words["missing"].format(source, ", ".join(missing), missing[0]))
-        refuse_output(Path(args.output_dir))
+        refuse_output(Path(str(args.output_dir)))
         with tempfile.TemporaryDirectory(prefix="kunren-train-") as cache, without_bars_in_files():
             run = build_run(args, own, cache, is_to_train=True)
             with told_in_one_line():
                 trainer = run.trainer()
+                run.refuse_bad_rows(trainer.model)
             with _told_how_to_go_on(given):
                 output, measured = _trained(trainer)
             if trainer.was_interrupted:
@@ -178,7 +179,7 @@ def train(source: str, overrides: Sequence[str], language: str, given: Sequence[
                 measured = {**measured, **tested}
             trainer.save_state()
             if trainer.is_world_process_zero():
-                _print_result(trainer, {**output.metrics, **measured}, language)
+                _print_result(trainer, {**output.metrics, **measured}, run.task.in_per_cent, language)
     except ConfigError as error:
         raise TrainCommandError(" ".join(str(error).split())) from error
     return 0
@@ -241,12 +242,13 @@ def _told_how_to_go_on(given: Sequence[str]) -> Iterator[None]:
             logger.removeFilter(of_a_command)
 
 
-def _print_result(trainer: Any, metrics: dict[str, Any], language: str) -> None:
+def _print_result(trainer: Any, metrics: dict[str, Any], in_per_cent: Sequence[str], language: str) -> None:
     from kunren.cli.arguments_help import show
     from kunren.report.text_width import table
 
     words, shown = _WORDS[language], trainer.metrics_format(metrics)
-    rows = [(name, str(value)) for name, value in sorted(shown.items())]
+    of_hundred = {f"{split}_{name}" for split in ("eval", "test") for name in in_per_cent}
+    rows = [(name, f"{value}{' %' if name in of_hundred else ''}") for name, value in sorted(shown.items())]
     show(table((words["result"], words["value"]), rows, right=(1,)))
     show(words["model"].format(trainer.args.output_dir))
     report = _report(trainer, language)

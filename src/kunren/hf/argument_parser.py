@@ -104,7 +104,7 @@ class HfArgumentParser(argparse.ArgumentParser):
     def _read_args_from_files(self, arg_strings: list[str]) -> list[str]:
         """As in argparse, with an error of the command line for a file that is no text."""
         try:
-            found: list[str] = super()._read_args_from_files(arg_strings)  # type: ignore[misc]
+            found: list[str] = super()._read_args_from_files(arg_strings)
         except UnicodeDecodeError as error:
             self.error(f"a file of arguments among {arg_strings} is not UTF-8 ({error}): save it as UTF-8.")
         return found

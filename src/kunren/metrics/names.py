@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from kunren.base.names import did_you_mean
+from kunren.base.names import closest_name, did_you_mean
 from kunren.metrics.classification import CLASSIFICATION
 from kunren.metrics.declaration import PERPLEXITY, NamedMetric, Request
 from kunren.metrics.regression import REGRESSION
@@ -26,6 +26,7 @@ ALIASES = {
     "pearsonr": "pearson",
     "spearmanr": "spearman",
 }
+_OF_SPEED = ("_runtime", "_per_second")
 _TOP = re.compile(r"top_?([1-9]\d*)_accuracy")
 
 
@@ -61,6 +62,17 @@ def request_for(given: Any) -> Request:
     if not isinstance(given, str):
         remedy = " It takes names; a torchmetrics object is passed as compute_metrics."
     raise ValueError(f"metrics: {given!r} is not the name of a metric.{remedy}")
+
+
+def remedy_for_missing(name: str, returned: Iterable[str]) -> str:
+    """How to have a metric to watch called `name`, or `eval_<name>`, where an evaluation has `returned` others."""
+    bare = name.removeprefix("eval_")
+    known = {one.removeprefix("eval_"): one for one in sorted(returned) if not one.endswith(_OF_SPEED)}
+    choices = f"choose one of {', '.join(known.values())}."
+    if bare in known_names() or _TOP.fullmatch(bare) or text_metric_called(bare) is not None:
+        return f"add {bare!r} to metrics, or {choices}"
+    nearest = closest_name(bare, known)  # the common beginning of all makes none of them nearer
+    return f"{choices} Did you mean '{known[nearest]}'?" if nearest else choices
 
 
 def check_names(names: Sequence[str], prediction_loss_only: bool = False, of_texts: bool = False) -> None:

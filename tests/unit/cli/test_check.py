@@ -61,7 +61,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     make_tokenizer().save_pretrained(folder / "bert")
     write_rows(folder / "train.jsonl", some_rows(18))
-    write_rows(folder / "eval.jsonl", some_rows(7))
+    write_rows(folder / "eval.jsonl", some_rows(25)[18:])
     return folder
 
 
@@ -208,6 +208,19 @@ def test_what_is_broken_is_named(what: str, folder: Path, made: Path, monkeypatc
     assert files_of(folder) == before
 
 
+def test_one_mistake_fails_once(folder: Path) -> None:
+    results = found(folder, "--task", "sentiment", "--metrics", "f1")
+    assert failed(results) == ["arguments"] and "Did you mean 'text-classification'?" in results["arguments"].detail
+    assert results["task"].verdict == "skipped" and results["task"].detail == "arguments failed"
+
+
+def test_a_metric_that_is_not_computed_is_to_be_added(folder: Path) -> None:
+    told = found(folder, "--metric_for_best_model", "f1")["best model"].detail
+    assert told.endswith("returned: add 'f1' to metrics, or choose one of eval_accuracy, eval_loss.")
+    told = found(folder, "--metric_for_best_model", "accurcy")["best model"].detail
+    assert told.endswith("returned: choose one of eval_accuracy, eval_loss. Did you mean 'eval_accuracy'?")
+
+
 def test_a_tokenizer_that_knows_nothing_is_told(folder: Path, made: Path) -> None:
     words = with_rows(lambda rows: [row.update(text="zz zz") for row in rows])(folder, made)
     told = found(folder, *words)["tokenizer"]
@@ -224,6 +237,10 @@ WARNED: dict[str, tuple[Breaks, str, str]] = {
     ),
     "rows that are cut": (
         lambda *_: ["--max_length", "4"], "truncation", "% of the rows of eval_dataset are cut to max_length=4",
+    ),
+    "the training set evaluated": (
+        lambda _, made: ["--eval_dataset", str(made / "train.jsonl")],
+        "shared rows", "18 of 18 rows of eval_dataset that were looked at are in train_dataset",
     ),
     "a run that is all warm-up": (lambda *_: ["--warmup_steps", "9"], "plan", "The whole run is warm-up"),
     "a model without weights": (
@@ -286,6 +303,15 @@ def test_what_cannot_be_read(
     monkeypatch.chdir(folder)
     assert main(["check", *words]) == 2
     assert answer in capsys.readouterr().err
+
+
+def test_what_a_plan_says_is_said_in_both_languages(folder: Path, made: Path) -> None:
+    rows = [{"text": "w1 " * (20 if n % 4 == 0 else 1), "label": n % 3} for n in range(18)]
+    words = ["--train_dataset", str(write_rows(folder / "train.jsonl", rows)), "--warmup_steps", "9"]
+    told = [one for one in checked(str(folder / "run.yaml"), words, "ja").found if one.check in ("plan", "memory")]
+    shown = " ".join(one.detail for one in told)
+    assert "がパディング" in shown and "全体がウォームアップ（5 ステップ中" in shown and "行、" in shown
+    assert " rows" not in shown and " tokens" not in shown
 
 
 def test_all_is_said_in_both_languages() -> None:

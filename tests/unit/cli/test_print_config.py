@@ -176,6 +176,12 @@ def test_the_command_line_goes_before_the_file(tmp_path: Path, capsys: pytest.Ca
     assert "# ---- モデルとデータ" in whole and yaml.safe_load(whole)["learning_rate"] == 1e-3
 
 
+def test_no_explanation_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, "--print_config=changed", "--task", "fill-mask")
+    assert "…" not in text and all(len(line) <= 118 for line in text.splitlines())
+    assert "multiple-choice or image-classification." in " ".join(line.lstrip("# ") for line in text.splitlines())
+
+
 def test_of_the_defaults_nothing_has_changed(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(capsys, "--print_config=changed") == "# Nothing differs from the defaults.\n"
     assert yaml.safe_load(printed(capsys, "--print_config=changed", "--max_steps", "5")) == {"max_steps": 5}

@@ -256,7 +256,7 @@ def test_mistakes_in_japanese(
     for words, answer in (
         ([], "YAML または JSON のファイルを指定する"),
         (["--bf16"], "ファイルの位置に --bf16 がある"),
-        (["run.py"], "run.py はそれ自体で学習する"),
+        (["run.py"], "それ自体で学習する: python run.py"),
         ([str(folder / "run.yaml"), "--model", "null"], "model の指定がない"),
         (["--help", "learnin_rate"], "引数 'learnin_rate' はない。'learning_rate' のことか。"),
     ):
@@ -324,6 +324,9 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "a task that is none": (["--task", "fill-mast"], "Did you mean 'fill-mask'?"),
     "no model": (["--model", "null"], "does not say model"),
     "a column that is not there": (["--text_column", "txt"], "the columns are: text, label, spare"),
+    "a misspelt column": (["--label_column", "lable"], "Set label_column. Did you mean 'label'?"),
+    "a task by another name": (["--task", "NER"], "Did you mean 'token-classification'? There are: "),
+    "a short name of an adapter's option": (["--peft", "{rank: 8}"], "has no option 'rank'. Did you mean 'r'?"),
     "data that is not there": (["--eval_dataset", "nowhere.csv"], "eval_dataset: nowhere.csv does not exist"),
     "nothing to evaluate on": (["--eval_strategy", "epoch", "--eval_dataset", "null"], "needs an evaluation set"),
     "nothing to resume": (["--resume"], "has no checkpoint that is whole"),
@@ -348,9 +351,32 @@ def test_what_stands_where_the_file_should(capsys: pytest.CaptureFixture[str], t
         (["nowhere.yaml"], "nowhere.yaml does not exist"),
         ([str(tmp_path)], "is a folder"),
         (["script.py"], "python script.py"),
+        (["script.py:make"], "kunren train takes a YAML or JSON file; a script trains by itself: python script.py\n"),
     ):
         assert main(["train", *words]) == 2
         assert answer in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("model: a\nseed 1\nbf16: true\n", "line 2, cannot be read: could not find expected ':' (while scanning"),
+        ("model: a\nmetrics: [b\nseed: 1\n", "(while parsing a flow sequence, which begins in line 2)."),
+        ("model: a\n  seed: 1\n", "line 2, cannot be read: mapping values are not allowed here."),
+        ("model: a\nmodel: b\n", "line 2, cannot be read: 'model' stands twice."),
+    ],
+)
+def test_a_mistake_in_yaml_is_told_with_its_line(
+    text: str, answer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run.yaml").write_text(text)
+    assert main(["train", str(tmp_path / "run.yaml")]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"kunren: {tmp_path / 'run.yaml'}, line ") and answer in told and told.count("\n") == 1
+    assert main(["train", str(tmp_path / "rum.yaml")]) == 2
+    assert f"give a YAML or JSON file. Did you mean '{tmp_path / 'run.yaml'}'?" in capsys.readouterr().err
+    assert main(["train", str(tmp_path / "nowhere.yaml")]) == 2
+    assert "Did you mean" not in capsys.readouterr().err
 
 
 EARLY = ("what the schedule", "what the optimizer", "a tracker", "a metric", "no JSON", "broken JSON")
@@ -391,7 +417,7 @@ def test_weights_that_are_broken_take_one_line(
     shutil.copytree(folder / "bert", tmp_path / "bert")
     (tmp_path / "bert" / "model.safetensors").write_bytes(b"no weights")
     assert train(folder, "--model", str(tmp_path / "bert")) == 2
-    assert "kunren: SafetensorError: " in capsys.readouterr().err
+    assert f"kunren: model: {tmp_path}/bert cannot be loaded: SafetensorError: " in capsys.readouterr().err
 
 
 def test_an_error_amid_the_training_is_shown_whole(

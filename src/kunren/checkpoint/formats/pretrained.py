@@ -82,6 +82,8 @@ def _save(model: nn.Module, folder: Path, state_dict: Mapping[str, Any] | None) 
 
 def converts(model: nn.Module, folder: Path) -> bool:
     """Whether names may differ because the model's `save_pretrained` writes other names and shapes than it holds."""
+    if hasattr(model, "peft_config"):  # whose from_pretrained wants the model first
+        return False
     return hasattr(type(model), "from_pretrained") and hasattr(model, "config") and (folder / CONFIG_NAME).is_file()
 
 

@@ -22,6 +22,21 @@ TASKS = {
     "multiple-choice": "multiple_choice:MultipleChoice",
     "image-classification": "image_classification:ImageClassification",
 }
+# What they are called elsewhere.
+_OTHER_NAMES = {
+    "text-classification": "classification sentiment sentiment-analysis sequence-classification intent nli glue "
+    "regression zero-shot-classification",
+    "token-classification": "ner named-entity-recognition pos pos-tagging tagging chunking",
+    "question-answering": "qa squad extractive-qa reading-comprehension",
+    "text-generation": "causal-lm clm language-modeling lm sft chat instruction-tuning conversational pretraining",
+    "fill-mask": "mlm masked-lm masked-language-modeling",
+    "summarization": "summary summarisation summarize",
+    "translation": "mt machine-translation translate",
+    "text2text-generation": "seq2seq seq2seq-lm seq-to-seq text-to-text sequence-to-sequence t5",
+    "multiple-choice": "swag mcq",
+    "image-classification": "vision picture-classification",
+}
+_CALLED = {other: name for name, others in _OTHER_NAMES.items() for other in others.split()}
 _LATER = (
     "audio-classification",
     "automatic-speech-recognition",
@@ -43,7 +58,9 @@ def task_named(given: str | None) -> type[Task]:
     for name in TASKS:
         if _task(name).auto_class == given:
             return _task(name)
-    raise TaskError(f"The task {given!r} is not known: {', '.join(TASKS)}.{did_you_mean(str(given), TASKS)}")
+    key = str(given).strip().lower().replace("_", "-").replace(" ", "-")
+    near = f" Did you mean '{_CALLED[key]}'?" if key in _CALLED else did_you_mean(key, TASKS)
+    raise TaskError(f"The task {given!r} is not known.{near} There are: {', '.join(TASKS)}.")
 
 
 def all_tasks() -> dict[str, type[Task]]:

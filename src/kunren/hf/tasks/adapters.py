@@ -10,6 +10,7 @@ from kunren.base.names import did_you_mean
 from kunren.hf.tasks.base import Task, TaskError
 from kunren.hf.tasks.request import Request
 
+_USUAL_ELSEWHERE = {"rank": "r", "alpha": "lora_alpha", "dropout": "lora_dropout", "targets": "target_modules"}
 _SET_BY_TASK = ("peft_type", "task_type", "base_model_name_or_path", "inference_mode")
 
 
@@ -31,12 +32,14 @@ def adapter_of(task: Task, request: Request) -> Any:
     name = str(options.pop("type", "lora")).lower()
     if name not in kinds:
         near = did_you_mean(name, kinds)
-        raise TaskError(f"peft: there is no type {name!r}: choose {', '.join(sorted(kinds))}.{near}")
+        raise TaskError(f"peft: there is no type {name!r}.{near} Choose one of {', '.join(sorted(kinds))}.")
     kind = kinds[name]
     known = [item.name for item in dataclasses.fields(kind) if item.init and item.name not in _SET_BY_TASK]
     for option in options:
         if option not in known:
-            near = did_you_mean(str(option), ["type", *known]) or f" There are: {', '.join(known)}."
+            usual = _USUAL_ELSEWHERE.get(str(option).lower().removeprefix("lora_"))
+            near = f" Did you mean '{usual}'?" if usual in known else did_you_mean(str(option), ["type", *known])
+            near = near or f" There are: {', '.join(known)}."
             raise TaskError(f"peft: {name} has no option {option!r}.{near}")
     _refuse_values(name, kind, options)
     try:

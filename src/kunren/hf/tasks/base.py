@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from kunren.base.names import did_you_mean
 from kunren.hf.tasks.fitting_metrics import is_among, metric_key
+from kunren.metrics.names import known_names
 
 if TYPE_CHECKING:
     from kunren.arguments import TrainingArguments
@@ -88,6 +89,7 @@ class Task(ABC):
     metrics: ClassVar[tuple[str, ...]] = ()  # names of kunren.metrics that fit
     own_metrics: ClassVar[tuple[str, ...]] = ()  # names that its `compute_metrics` answers
     default_metrics: ClassVar[tuple[str, ...]] = ()
+    in_per_cent: ClassVar[tuple[str, ...]] = ()  # of `own_metrics`, those that go up to 100, and not to 1
     splits_words: ClassVar[bool] = False  # whether the tokenizer gets words, each of which begins after a blank
     is_lazy: ClassVar[bool] = False  # whether rows are encoded as they are read, and not once for all
     changes_rows: ClassVar[bool] = False  # whether a row may become several, or none
@@ -108,12 +110,11 @@ class Task(ABC):
         for name in args.metrics:
             if not is_among(name, fitting):
                 of_texts = cls.may_generate and is_among(name, cls.fitting_metrics(True))
-                near = (
-                    " Set predict_with_generate: it compares texts."
-                    if of_texts
-                    else did_you_mean(metric_key(name), fitting)
-                )
-                raise TaskError(f"The metric {name!r} does not fit {cls.name}: there are {', '.join(fitting)}.{near}")
+                is_misspelt = metric_key(name) not in known_names() and not of_texts
+                near = did_you_mean(metric_key(name), fitting) if is_misspelt else ""
+                choices = f".{near} There are" if near else ": there are"
+                more = " Set predict_with_generate: it compares texts." if of_texts else ""
+                raise TaskError(f"The metric {name!r} does not fit {cls.name}{choices} {', '.join(fitting)}.{more}")
         return [name for name in args.metrics if metric_key(name) not in cls.own_metrics]
 
     @classmethod

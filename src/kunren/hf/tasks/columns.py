@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from kunren.base.names import did_you_mean
 from kunren.hf.tasks.base import Task, TaskError
 
 TEXTS = ("text", "sentence", "content", "review")
@@ -36,7 +37,8 @@ def _named(rows: Any, given: Any, usual: tuple[str, ...], what: str) -> str:
     if found not in names:
         missing = f"{what}={given!r} is no column" if given is not None else f"No column is called {' or '.join(usual)}"
         mark = next((name for mark, name in _SEPARATORS.items() if len(names) == 1 and mark in names[0]), None)
-        remedy = f"Set {what}." if mark is None else f"It looks as if {mark} stood between columns: use commas."
+        near = did_you_mean(str(given), names) if given is not None else ""
+        remedy = f"Set {what}.{near}" if mark is None else f"It looks as if {mark} stood between columns: use commas."
         raise TaskError(f"{missing}; the columns are: {', '.join(names)}. {remedy}")
     return str(found)
 
@@ -50,10 +52,11 @@ def require(rows: dict[str, Any], names: Iterable[str], what: str) -> None:
             if key == "train_dataset":
                 raise TaskError(
                     f"{what}={name!r} is no column; the columns are: {', '.join(one.column_names)}. Set {what}."
+                    f"{did_you_mean(str(name), one.column_names)}"
                 )
             raise TaskError(
                 f"{key} has no column {name!r}, which is the {what} of train_dataset; its columns are: "
-                f"{', '.join(one.column_names)}."
+                f"{', '.join(one.column_names)}.{did_you_mean(str(name), one.column_names)}"
             )
 
 

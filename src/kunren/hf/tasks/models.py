@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kunren.base.names import did_you_mean
+from kunren.hf.nearby_files import did_you_mean_path
 from kunren.hf.tasks.base import Task, TaskError
 from kunren.hf.tasks.request import Request
 
@@ -35,7 +36,7 @@ def config_of(transformers: Any, request: Request) -> Any:
         of_revision = f" at the revision {request.model_revision!r}" if request.model_revision else ""
         raise TaskError(
             f"model: there is no folder {model!r}, {_NOT_THERE}{of_revision}: give a folder with a config.json, or the "
-            "full name of one."
+            f"full name of one.{did_you_mean_path(Path(model))}"
         ) from error
 
 
@@ -117,7 +118,7 @@ def quantization_of(transformers: Any, task: type[Task], request: Request) -> An
     for name in given:
         if name not in known:
             near = did_you_mean(str(name), known)
-            raise TaskError(f"quantization has no option {name!r}: there are {', '.join(known)}.{near}")
+            raise TaskError(f"quantization has no option {name!r}.{near} There are: {', '.join(known)}.")
     if not (given.get("load_in_4bit") or given.get("load_in_8bit")):
         raise TaskError("quantization: set load_in_4bit or load_in_8bit to true.")
     if request.peft is None:

@@ -59,8 +59,6 @@ class PreparedRun:
     def trainer(self) -> Any:
         """The Trainer of the run."""
         model = self.model()
-        for key, encoded in self.encoded.items():
-            refuse_long_rows(key, encoded, model)
         others = self.sets.get("eval_dataset")
         if others is None and not self.is_to_train and self.args.eval_strategy != "no":
             others = self.sets["train_dataset"]
@@ -76,6 +74,14 @@ class PreparedRun:
             compute_metrics=self.compute_metrics("eval_dataset"),
             preprocess_logits_for_metrics=preprocess and preprocess.bound(),
         )
+
+    def refuse_bad_rows(self, model: Any) -> None:
+        """TaskError for rows that the model would fail on, once it comes to them."""
+        for key, rows in self.encoded.items():
+            if INPUTS in rows.column_names and self.task.name != "multiple-choice":
+                refuse_bad_tokens(key, rows, self.config, self.processor)
+                refuse_bad_labels(self.task, key, rows, self.config)
+                refuse_long_rows(key, rows, model)
 
     def test(self, trainer: Any) -> dict[str, Any]:
         """What the Trainer's model does on the test set, under test_."""
@@ -163,9 +169,6 @@ def _set_metrics(task: Task, args: TrainingArguments) -> None:
 def _encode(run: PreparedRun, cache: str) -> None:
     for number, (key, rows) in enumerate(run.rows.items()):
         call = run.task.encoding(key)
-        if run.task.is_tokenized:
-            refuse_bad_tokens(key, rows, run.config, run.processor)
-            refuse_bad_labels(run.task, key, rows, run.config)
         if call is None:
             run.encoded[key] = run.sets[key] = rows
             continue
@@ -190,9 +193,6 @@ def _encode(run: PreparedRun, cache: str) -> None:
             length = run.request.max_length
             why = "" if length is None else f" With max_length={length} there may be no room for what is to be learnt."
             raise TaskError(f"{key} has no row that {run.task.name} can use: nothing is left of any.{why}")
-        if not run.task.is_tokenized and INPUTS in made.column_names and run.task.name != "multiple-choice":
-            refuse_bad_tokens(key, made, run.config, run.processor)
-            refuse_bad_labels(run.task, key, made, run.config)
         run.encoded[key] = made
         run.sets[key] = made.remove_columns([name for name in run.task.kept_from_model() if name in made.column_names])
 
@@ -204,9 +204,8 @@ def _checked(task: Task, key: str, encode: Callable[..., Any], with_indices: boo
         try:
             return encode(batch, numbers) if with_indices else encode(batch)
         except Exception as error:  # ValueError of templates, plain ones of tokenizers
-            kind = (
-                "" if isinstance(error, (ValueError, TaskError)) or type(error) is Exception else type(error).__name__
-            )
-            raise TaskError(f"{key}: {kind and f'{kind}: '}{error}") from error
+            is_plain = isinstance(error, (ValueError, TaskError)) or type(error) is Exception
+            kind = "" if is_plain else f"{type(error).__name__}: "
+            raise TaskError(f"{key}: {kind}{error}") from error
 
     return checked

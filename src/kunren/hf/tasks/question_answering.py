@@ -146,6 +146,7 @@ class QuestionAnswering(Task):
     keys = ("stride", "max_answer_length")
     own_metrics = ("f1", "exact_match")
     default_metrics = ("f1", "exact_match")
+    in_per_cent = ("f1", "exact_match")
     changes_rows = True
     peft_task = "QUESTION_ANS"
     has_new_head = True

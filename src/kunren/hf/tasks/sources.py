@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import codecs
 import csv
+import glob
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kunren.hf.nearby_files import did_you_mean_path
 from kunren.hf.tasks.base import TaskError
 from kunren.hf.tasks.request import SETS, Request
 
@@ -31,6 +33,7 @@ _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 _SPLIT = re.compile(r"([\w.-]*)(\[[^\]]*\])?")
 _OF_PICTURES = ("image-classification", "AutoModelForImageClassification")
 _SIGNS_OF_NO_ROWS = ("corresponds to no data", "BatchSize must be greater than 0")
+_UNESCAPED = re.compile(r"\[([*?[])\]")  # of a name that `datasets` would take for a pattern
 _LONGEST_REASON = 300
 _CHUNK = 1 << 20
 
@@ -61,11 +64,14 @@ class Source:
         options = dict(self.options)
         if self.function == "load_dataset" and not self.is_of_hub:
             options["cache_dir"] = cache
-            files = options.get("data_files", [])
-            if files and not any(Path(file).stat().st_size for file in files):
-                raise self._empty()
-            _refuse_other_encodings(self.key, files)
-            _refuse_nameless_fields(self.key, files, options.get("sep", ","))
+            files = [_UNESCAPED.sub(r"\1", file) for file in options.get("data_files", [])]
+            try:
+                if files and not any(Path(file).stat().st_size for file in files):
+                    raise self._empty()
+                _refuse_other_encodings(self.key, files)
+                _refuse_nameless_fields(self.key, files, options.get("sep", ","))
+            except OSError as error:
+                raise TaskError(f"{self.key}: {error.filename} cannot be read: {error.strerror}.") from None
         try:
             rows = getattr(datasets, self.function)(*self.values, **options)
         except Exception as error:  # whatever the libraries below raise for files that are not what they seem
@@ -140,7 +146,7 @@ def _source(
         raise TaskError(f"{key}: {place[:200]} cannot be read: {error.strerror}.") from None
     if not is_there:
         if not _HUB_NAME.fullmatch(place) or path.suffix.lower() in _READERS:
-            raise TaskError(f"{key}: {path} does not exist.")
+            raise TaskError(f"{key}: {place} does not exist.{did_you_mean_path(path)}")
         return _of_hub(key, place, split, limit, config)
     if config is not None:
         raise TaskError(f"dataset_config={config!r} is for data sets of the hub, and {path} is not one.")
@@ -158,7 +164,7 @@ def _source(
         return Source(key, place, "load_dataset", ("imagefolder",), pictures, None, limit)
     files = _files(key, path, name)
     kind = next(iter({_READERS[file.suffix.lower()] for file in files}))
-    options: dict[str, Any] = {"data_files": list(map(str, files)), "split": f"train{piece}"}
+    options: dict[str, Any] = {"data_files": [glob.escape(str(file)) for file in files], "split": f"train{piece}"}
     if files[0].suffix.lower() == ".tsv":
         options["sep"] = "\t"
     if kind == "text" and whole_documents:
@@ -235,6 +241,7 @@ def _not_on_hub(key: str, name: str, error: Exception) -> TaskError:
     return TaskError(
         f"{key}: {name!r} does not exist as a file or folder, and no data set of this name can be had: neither "
         f"downloaded before nor, if it can be reached, on the hub ({type(error).__name__})."
+        f"{did_you_mean_path(Path(name))}"
     )
 
 

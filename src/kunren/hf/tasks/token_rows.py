@@ -17,15 +17,18 @@ _POSITION_TABLES = ("position_embeddings", "embed_positions", "wpe", "position_e
 
 
 def refuse_bad_tokens(key: str, rows: Any, config: Any, tokenizer: Any) -> None:
-    """TaskError for a row whose input_ids are no list of whole numbers, are none, or are not in the vocabulary."""
-    size = getattr(config, "vocab_size", None)
+    """TaskError for a row whose input_ids are no list of whole numbers or not in the vocabulary, or if none has any."""
+    size, is_empty = getattr(config, "vocab_size", None), True
     for begin, column in _pieces(rows, INPUTS):
         _refuse_no_numbers(key, INPUTS, column)
-        if (empty := _first(_lengths(column), 0, "equal")) is not None:
-            raise TaskError(f"{place_of(key, begin + empty)} has no token: leave it out.")
+        if column.null_count:
+            raise TaskError(f"{INPUTS!r} is empty in some rows of {key}: leave these out.")
+        is_empty = is_empty and len(column.flatten()) == 0
         lowest, highest = _range(column)
         if column.flatten().null_count or lowest < 0 or (size and highest >= size):
             raise TaskError(_of_vocabulary(key, begin, column.to_pylist(), size, tokenizer))
+    if is_empty:  # of some rows without a token, those beside them in a batch make up for it
+        raise TaskError(f"No row of {key} has a token: there is nothing to learn from.")
 
 
 def refuse_bad_labels(task: Task, key: str, rows: Any, config: Any) -> None:
@@ -49,11 +52,9 @@ def refuse_bad_labels(task: Task, key: str, rows: Any, config: Any) -> None:
 def refuse_long_rows(key: str, rows: Any, model: nn.Module) -> None:
     """TaskError for a row that is longer than the model's table of positions."""
     limit = positions_of(model)
-    if limit is None or INPUTS not in rows.column_names:
+    if limit is None:
         return
     for begin, column in _pieces(rows, INPUTS):
-        if not _is_list(column.type) or _is_list(column.type.value_type):  # of choices, which are lists of lists
-            return
         lengths = _lengths(column)
         if (long := _first(lengths, limit, "greater")) is not None:
             raise TaskError(

@@ -47,8 +47,10 @@ def files(folder: Path, model: Path) -> dict[str, Any]:
     return {"task": "question-answering", "model": str(model), "max_length": LENGTH, "stride": STRIDE, **paths}
 
 
-def test_the_run_is_that_of_a_script(model: Path, tmp_path: Path) -> None:
+def test_the_run_is_that_of_a_script(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(tmp_path, **files(tmp_path, model)) == 0
+    shown = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.startswith("eval_")}
+    assert {name for name, line in shown.items() if line.endswith(" %")} == {"eval_f1", "eval_exact_match"}
     tokenizer = transformers.AutoTokenizer.from_pretrained(model)
 
     def windows(rows: list[dict[str, Any]]) -> datasets.Dataset:

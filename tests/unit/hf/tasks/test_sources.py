@@ -110,6 +110,15 @@ def test_a_name_of_the_hub_that_has_been_downloaded(tmp_path: Path, monkeypatch:
         read(tmp_path, "owner/name", test_dataset="owner/name")
 
 
+def test_what_lies_beside_is_told_of_a_misspelt_path(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text('{"text": "a"}\n')
+    (tmp_path / "other.jsonl").write_text('{"text": "a"}\n')
+    with pytest.raises(TaskError, match=r"trian\.jsonl does not exist\. Did you mean '.*/train\.jsonl'\?"):
+        read(tmp_path, str(tmp_path / "trian.jsonl"))
+    with pytest.raises(TaskError, match=r"absent\.jsonl does not exist\.$"):
+        read(tmp_path, str(tmp_path / "absent.jsonl"))
+
+
 @pytest.mark.usefixtures("hub")
 def test_what_is_not_there(tmp_path: Path) -> None:
     for place, answer in (
