@@ -44,14 +44,23 @@ def generate(model: nn.Module, prompts: Prompts, how: Generation) -> torch.Tenso
         if how.is_synced:
             options.setdefault("synced_gpus", True)
         produced = model.generate(**inputs, **options)  # type: ignore[operator]
+        ends = options.get("eos_token_id", None if config is None else config.eos_token_id)
     tokens = _checked(produced, model, inputs)
     if prompts.lengths is not None:
         tokens = _without_prompts(tokens, inputs["input_ids"])
+        if ends is not None and how.pad_token is not None:
+            tokens = _ended(tokens, ends, how.pad_token)
     if room is not None:
         place = torch.arange(tokens.shape[1], device=tokens.device)
         fill = how.pad_token if how.pad_token is not None else 0
         tokens = tokens.masked_fill(place >= room[:, None], fill)[:, : max(int(room.max()), 1)]
     return tokens
+
+
+def _ended(tokens: torch.Tensor, ends: Any, fill: int) -> torch.Tensor:
+    """Padding behind the first end token; where the padding token is 0, transformers' beams repeat the end token."""
+    is_end = torch.isin(tokens, torch.tensor(ends if isinstance(ends, (list, tuple)) else [ends], device=tokens.device))
+    return tokens.masked_fill(is_end.cumsum(1) > is_end.int(), fill)
 
 
 def _checked(produced: Any, model: nn.Module, inputs: Mapping[str, Any]) -> torch.Tensor:

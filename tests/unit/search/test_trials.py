@@ -5,8 +5,11 @@ from __future__ import annotations
 import copy
 import dataclasses
 import gc
+import json
 import logging
 import os
+import subprocess
+import sys
 import weakref
 from pathlib import Path
 from typing import Any
@@ -141,17 +144,35 @@ class Heavy(Net):
         return {**outputs, "loss": outputs["loss"] + self.weight.square().sum()} if labels is not None else outputs
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the memory of the process from there")
-def test_memory_does_not_grow_from_trial_to_trial(tmp_path: Path) -> None:
-    megabytes: list[float] = []
+def megabytes_before_each_model(folder: str) -> list[float]:
+    found: list[float] = []
 
     def model_init() -> Heavy:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
-        megabytes.append(pages * os.sysconf("SC_PAGE_SIZE") / 1e6)
+        found.append(pages * os.sysconf("SC_PAGE_SIZE") / 1e6)
         return Heavy()
 
-    trainer = trainer_for(tmp_path, build={"model_init": model_init}, max_steps=1)
+    trainer = trainer_for(folder, build={"model_init": model_init}, max_steps=1)
     trainer.hyperparameter_search(space, n_trials=6)
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the memory of the process from there")
+def test_memory_does_not_grow_from_trial_to_trial(tmp_path: Path) -> None:
+    """In a process of its own, in which what is freed goes back to the system at once."""
+    code = f"""
+import json
+from unit.search.test_trials import megabytes_before_each_model
+print(json.dumps(megabytes_before_each_model({str(tmp_path)!r})))
+"""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "MALLOC_MMAP_THRESHOLD_": "1000000",
+    }
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    assert result.returncode == 0, result.stderr[-3000:]
+    megabytes = json.loads(result.stdout.splitlines()[-1])
     assert len(megabytes) == 8
     assert max(megabytes[3:]) < megabytes[2] + 32
 

@@ -10,7 +10,7 @@ import numpy
 import pytest
 import torch
 import transformers
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from parity import models
 from parity.tokenizer import make_tokenizer
@@ -48,6 +48,14 @@ def alone(model: Any, prompt: list[int], **options: Any) -> list[int]:
 
 
 @settings(max_examples=25, deadline=None)
+@example(  # a beam that goes on in the batch, and has ended alone
+    name="llama",
+    lengths=[(2, 0), (9, 0), (9, 0), (9, 0)],
+    seed=593,
+    options={"max_length": 12, "num_beams": 3},
+    on_the_left=False,
+    has_mask=False,
+)
 @given(
     name=st.sampled_from(["llama", "gpt2"]),
     lengths=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 5)), min_size=1, max_size=5),
