@@ -23,6 +23,19 @@ RNG_STATE_NAME = "rng_state.pth"
 CURSOR_NAME = "cursor.json"
 DATA_STATE_NAME = "data_state.pt"
 WEIGHTS_BESIDE_MODEL_NAME = "weights_beside_model.pt"  # those of a loss, for example
+# What a checkpoint has for a resume, and nobody needs of a model.
+OF_A_RUN = (
+    MANIFEST_NAME,
+    TRAINER_STATE_NAME,
+    OPTIMIZER_NAME,
+    OPTIMIZER_NAME_BIN,
+    SCHEDULER_NAME,
+    SCALER_NAME,
+    RNG_STATE_NAME,
+    CURSOR_NAME,
+    DATA_STATE_NAME,
+    WEIGHTS_BESIDE_MODEL_NAME,
+)
 AUTO = "auto"  # what resumes if there is something to resume
 
 _CHECKPOINT = re.compile(rf"^{CHECKPOINT_PREFIX}-(\d+)$")

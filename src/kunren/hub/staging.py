@@ -20,7 +20,6 @@ from typing import final
 from kunren.checkpoint import layout
 from kunren.checkpoint.formats import SHARDED_OPTIMIZER_NAME, SHARDED_WEIGHTS_NAME
 from kunren.checkpoint.lock import try_lock
-from kunren.checkpoint.store import MANIFEST_NAME
 
 _PREFIX = ".hub-push-"
 _STAGED = re.compile(rf"^{re.escape(_PREFIX)}[0-9a-f]{{8}}$")
@@ -33,15 +32,7 @@ _CHECKPOINT_BELOW = re.compile(r"(^|/)checkpoint-\d+/")
 
 # Of a checkpoint, what continues the training and does not describe the model.
 _OF_THE_TRAINING = (
-    MANIFEST_NAME,
-    layout.TRAINER_STATE_NAME,
-    layout.OPTIMIZER_NAME,
-    layout.OPTIMIZER_NAME_BIN,
-    layout.SCHEDULER_NAME,
-    layout.SCALER_NAME,
-    layout.CURSOR_NAME,
-    layout.DATA_STATE_NAME,
-    layout.WEIGHTS_BESIDE_MODEL_NAME,
+    *layout.OF_A_RUN,
     "rng_state*.pth",
     f"{SHARDED_WEIGHTS_NAME}/*",
     f"{SHARDED_OPTIMIZER_NAME}/*",

@@ -21,23 +21,9 @@ from kunren.checkpoint.formats import (
 )
 from kunren.checkpoint.formats.direct_file import DirectFile
 from kunren.checkpoint.formats.distributed_checkpoint import WEIGHT, ShardedFolder, is_sharded_folder
-from kunren.checkpoint.store import MANIFEST_NAME
 from kunren.checkpoint.weights import has_full_weights
 
 FILE_BYTES = 5_000_000_000
-# What a checkpoint has for a resume, and nobody needs of a model.
-_OF_A_RUN = {
-    MANIFEST_NAME,
-    layout.TRAINER_STATE_NAME,
-    layout.OPTIMIZER_NAME,
-    layout.OPTIMIZER_NAME_BIN,
-    layout.SCHEDULER_NAME,
-    layout.SCALER_NAME,
-    layout.RNG_STATE_NAME,
-    layout.CURSOR_NAME,
-    layout.DATA_STATE_NAME,
-    layout.WEIGHTS_BESIDE_MODEL_NAME,
-}
 _DEEPSPEED = "kunren.checkpoint.spread.deepspeed_files"
 
 
@@ -128,7 +114,7 @@ def _divided(sizes: dict[str, int], file_bytes: int) -> list[list[str]]:
 
 def _copy_what_describes_the_model(checkpoint: Path, folder: Path) -> None:
     for path in sorted(checkpoint.iterdir()):
-        if path.is_file() and path.name not in _OF_A_RUN and not path.name.startswith("rng_state"):
+        if path.is_file() and path.name not in layout.OF_A_RUN and not path.name.startswith("rng_state"):
             shutil.copyfile(path, folder / path.name)
 
 
